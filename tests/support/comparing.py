@@ -10,7 +10,7 @@ from pathlib import Path
 
 from .bounds import MAX, MAX_WINDOW
 from .resp import INCOMPLETE, Connection, encode, parser
-from .script import COUNT, PARTIAL, SEVERAL, STRICT, load, packed, scripted, sha, unpacked
+from .script import COUNT, PARTIAL, SEVERAL, STRICT, load, packed, packed_all, scripted, sha, unpacked
 
 SOURCE = Path(__file__).with_name("standing_clock.c")
 BATCH = 1000
@@ -147,10 +147,15 @@ class Commands:
         if chance < 0.74:
             resolution, _ = geometry
             limits = [self.quota(one) for one in self.keys[:2]]
+            limits = [(*quota, self.amount(quota[0])) for quota in limits]
             words = ["SWLIMIT.MALLOW", 2, *self.keys[:2]]
-            for limit, resolution, subintervals in limits:
-                words += [limit, f"{resolution * subintervals}ms", f"{resolution}ms", self.amount(limit)]
-            words += (["STRICT"] if pick.random() < 0.3 else []) + instant
+            for limit, resolution, subintervals, cost in limits:
+                words += [limit, f"{resolution * subintervals}ms", f"{resolution}ms", cost]
+            strict = pick.random() < 0.3
+            words += (["STRICT"] if strict else []) + instant
+            if pick.random() < 0.5:
+                at = None if self.by_clock else self.now
+                return words, packed_all(self.keys[:2], limits, self.sha, strict, at)
         elif chance < 0.82:
             words = ["SWLIMIT.REFUND", key, self.amount(10)]
             kind = pick.getrandbits(2)

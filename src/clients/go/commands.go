@@ -23,9 +23,10 @@ type command struct {
 	needsModule bool
 	// takesOver tells that takeover.lua is asked, whatever the dialect.
 	takesOver bool
-	// packed is what an ALLOW or a PEEK asks, if the script takes it in one argument.
+	// packed is what an ALLOW or a PEEK asks, if the script takes it in one argument; together, what a MALLOW asks.
 	packed   demand
 	packable bool
+	together []rate
 	undo     undo
 	// ending ends what has an id that nobody else knows, even without a reply. After lasts ms it has ended by itself.
 	ending *command
@@ -205,7 +206,7 @@ func mallowCommand(rates []rate) command {
 	if rates[0].strict {
 		words = append(words, "STRICT")
 	}
-	return command{name: "MALLOW", keys: keys, several: true, arguments: words, undo: func(reply any) []counted {
+	return command{name: "MALLOW", keys: keys, several: true, arguments: words, together: rates, undo: func(reply any) []counted {
 		var all []counted
 		for i, member := range members(reply) {
 			if i < len(rates) {

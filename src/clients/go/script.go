@@ -7,6 +7,7 @@ import (
 	"encoding/hex"
 	"log/slog"
 	"math"
+	"slices"
 	"strconv"
 	"sync"
 	"time"
@@ -137,8 +138,12 @@ func (d dialect) words(c *command, whole bool) []string {
 	if d.clock != nil && c.name != "INFO" {
 		at = d.clock()
 	}
-	if c.packable && c.packed.window/c.packed.resolution <= scriptSubintervals {
+	if c.packable && c.packed.subintervals() <= scriptSubintervals {
 		return append(sent, c.packed.pack(!c.reads, at))
+	}
+	tooFine := func(r rate) bool { return r.subintervals() > scriptSubintervals }
+	if len(c.together) > 1 && !slices.ContainsFunc(c.together, tooFine) {
+		return append(sent, packTogether(c.together, at))
 	}
 	sent = append(append(sent, c.name), c.arguments[:len(c.arguments)-c.waits]...)
 	if at >= 0 {
@@ -147,23 +152,45 @@ func (d dialect) words(c *command, whole bool) []string {
 	return sent
 }
 
+func (d *demand) subintervals() int64 { return d.window / d.resolution }
+
 // pack makes one argument of an ALLOW, which counts, or a PEEK: the server reads it faster; at < 0: by the server's
 // clock.
 func (d *demand) pack(counts bool, at int64) string {
-	flags := byte(0)
-	for bit, isSet := range []bool{counts, d.partial, d.strict} {
+	b := append(make([]byte, 0, 41), flags(counts, d.partial, d.strict))
+	return string(appendTime(d.append(b), at))
+}
+
+// packTogether makes one argument of a MALLOW of several rates.
+func packTogether(rates []rate, at int64) string {
+	b := append(make([]byte, 0, 32*len(rates)+9), flags(true, false, rates[0].strict, true))
+	for i := range rates {
+		b = rates[i].append(b)
+	}
+	return string(appendTime(b, at))
+}
+
+func flags(set ...bool) (flags byte) {
+	for bit, isSet := range set {
 		if isSet {
 			flags |= 1 << bit
 		}
 	}
-	b := append(make([]byte, 0, 41), flags)
-	for _, n := range []int64{d.limit, d.resolution, d.window / d.resolution, d.cost} {
+	return flags
+}
+
+func (d *demand) append(b []byte) []byte {
+	for _, n := range []int64{d.limit, d.resolution, d.subintervals(), d.cost} {
 		b = binary.LittleEndian.AppendUint64(b, uint64(n))
 	}
-	if at >= 0 {
-		b = binary.LittleEndian.AppendUint64(b, uint64(at))
+	return b
+}
+
+func appendTime(b []byte, at int64) []byte {
+	if at < 0 {
+		return b
 	}
-	return string(b)
+	return binary.LittleEndian.AppendUint64(b, uint64(at))
 }
 
 // unpacked is the module's reply where the script has packed it into three doubles.

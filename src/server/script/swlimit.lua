@@ -12,7 +12,9 @@
 -- flags (1: count, as ALLOW does; 2: PARTIAL; 4: STRICT), then limit, resolution (ms), subintervals, cost and,
 -- optionally, AT as unsigned little-endian integers of 8 bytes: struct.pack('<BI8I8I8I8', ...). The reply is packed
 -- too, as three little-endian doubles: granted, remaining, reset_after if the first one is positive, that is, if units
--- are granted; else minus remaining, retry_after, reset_after. Errors are no different.
+-- are granted; else minus remaining, retry_after, reset_after. Errors are no different. A MALLOW of two keys and more
+-- takes the same: flags 9, or 13 with STRICT, then the four numbers of each key's quota, and optionally AT. Its reply
+-- is that to words.
 --
 -- A key is a string. All numbers are little-endian doubles that hold integers. A window, and a block:
 --
@@ -148,8 +150,9 @@ if not structs then
   end)()
 end
 local unpack, pack = structs.unpack, structs.pack
-local packed = ARGV[1] or ''      -- an ALLOW or a PEEK in one argument; nil where the command is none of these
+local packed = ARGV[1] or ''      -- an ALLOW, a PEEK or a MALLOW in one argument; nil where the command is none of these
 local words                       -- whether it came in words, and is answered so
+local several                     -- whether it is a MALLOW, of as many quotas as keys
 local block, at                   -- options of ALLOW, and of others
 local command                     -- its name
 -- Its other words, by name: limit, cost, partial, strict, and R, N (R in ms), or `ends`, or ttl and id; force; age,
@@ -163,6 +166,15 @@ if #packed == 33 then             -- nothing more to find out
 elseif #packed == 41 then
   at = unpack('<I8', packed, 34)
   if at > MAX then return {err = 'ERR packed call is out of range'} end
+elseif keys[2] and (#packed - 32 * #keys == 1 or #packed - 32 * #keys == 9) then
+  several = true
+  if #packed % 32 == 9 then at = unpack('<I8', packed, #packed - 7) end
+  for i = 2, #keys do
+    for j = 1, i - 1 do
+      if keys[i] == keys[j] then return {err = 'ERR key named twice'} end
+    end
+  end
+  if at and at > MAX then return {err = 'ERR packed call is out of range'} end
 else
   words = true
 
@@ -475,6 +487,10 @@ else
     packed = nil
     request.limit, request.R, request.N = limit, R, N
     request.cost, request.partial, request.strict, request.force = cost, partial, strict, seen.FORCE
+    if command == 'MALLOW' and keys[2] and not structs.whole then
+      several, packed = true, string.char(strict and 13 or 9)
+      for _, one in ipairs(request.quotas) do packed = packed .. pack('<I8I8I8I8', one.limit, one.R, one.N, one.cost) end
+    end
   end
 end
 
@@ -490,186 +506,241 @@ if not now then
 end
 
 ---------------------------------------------------------------------------------------------------------------------
--- ALLOW and PEEK of a key that is kept at the geometry asked for. Written without functions, because every call would
--- make each of them again, and they cost more than the decision; each name for a constant costs, too. What does not
--- end here is decided by what follows, which can do all of this, too.
+-- ALLOW and PEEK of a key, and MALLOW of several, that are kept at the geometry asked for. Written without functions,
+-- because every call would make each of them again, and they cost more than the decision; each name for a constant
+-- costs, too. What does not end here is decided by what follows, which can do all of this, too.
 ---------------------------------------------------------------------------------------------------------------------
 
 if packed then
   local flags, limit, R, N, cost = unpack('<BI8I8I8I8', packed)
-  local window, key = R * N, keys[1]
-  if limit > MAX or window < 1 or window > LONGEST or N > MOST_SUBINTERVALS or cost < 1 or cost > MAX
-    or not key or keys[2] then
-    return {err = 'ERR packed call is out of range'}
-  end
   local looks, partial, strict
   if flags ~= 1 then
-    if flags > 7 then return {err = 'ERR packed call is out of range'} end
-    looks, partial, strict = flags % 2 == 0, flags % 4 >= 2, flags >= 4
-  end
-  local value = call('GETRANGE', key, '0', '91') -- the header and a slot
-  local bytes = #value
-  if bytes < 76 then
-    if value ~= '' then return {err = value.err or WRONGTYPE} end
-    value = string.rep('\0', 76)
-  end
-  local magic, own_R, own_N, newest, through, slid, blocked, slots, previous, before = unpack('<I4ddddddddd', value)
-  if own_R == R and own_N == N or bytes == 0 then
-    local length = 76 + 16 * slots
-    if not (magic == 829192051 and newest >= 0 and newest <= MAX and before >= 0 and slid >= before and previous >= slid
-        and through > previous and through <= MAX and blocked >= 0
-        and (bytes == length or bytes == 92 and length > 92 and slots <= N)) then
-      if bytes > 0 then return {err = WRONGTYPE} end -- somebody else has written it
-      newest = -N - 2
+    if several and flags ~= 9 and flags ~= 13 or not several and flags > 7 then
+      return {err = 'ERR packed call is out of range'}
     end
-
-    -- §3: a decision is made at max(now, newest·R).
-    local e = now % R
-    local c = (now - e) / R
-
-    -- The running totals before and through c - N, the subinterval that slides out. `first` is the first slot from
-    -- c - N on; slot number `slots` is the newest subinterval.
-    local first = 0
-    if c < newest then c, e = newest, 0
-    elseif c > newest then
-      local oldest = c - N
-      if oldest > newest then
-        slid, before, first = through, through, slots + 1
-      else
-        if slots > 1 then
-          value = call('GETRANGE', key, '0', '331') -- the header and 16 slots
-          bytes = #value
-          if bytes ~= length and (bytes ~= 332 or length < 332) then return {err = WRONGTYPE} end
-        end
-        -- Subintervals ascend by at least one from slot to slot: that bounds where c - N can be.
-        local low, high = oldest - newest + slots, slots
-        if low < 0 then low = 0 end
-        if slots > 0 then
-          local _, oldest_slot = unpack('<dd', value, 69)
-          if oldest - oldest_slot < high then high = oldest - oldest_slot end
-          if high < low then high = low end
-        end
-        while low < high do
-          local middle = (low + high - (low + high) % 2) / 2
-          local piece, place = value, 77 + 16 * middle
-          if place + 7 > bytes then piece, place = call('GETRANGE', key, place - 1, place + 6), 1 end
-          if #piece < place + 7 then return {err = WRONGTYPE} end
-          if unpack('<d', piece, place) < oldest then low = middle + 1 else high = middle end
-        end
-        first = low
-        local piece, place = value, 69 + 16 * first
-        local size = first < slots and 24 or 8
-        if place + size - 1 > bytes then piece, place = call('GETRANGE', key, place - 1, place + size - 2), 1 end
-        if #piece < place + size - 1 then return {err = WRONGTYPE} end
-        local subinterval, total = newest, through
-        if first < slots then before, subinterval, total = unpack('<ddd', piece, place)
-        else before = unpack('<d', piece, place) end
-        slid = subinterval == oldest and total or before
+    looks, partial, strict = flags % 2 == 0, flags % 4 >= 2, flags % 8 >= 4
+  elseif several then return {err = 'ERR packed call is out of range'}
+  end
+  local replies, writes, fits -- of several: what each key replies while nothing is counted, and its write
+  local last = several and (structs.whole and 0 or #keys) or 1
+  if several then replies, writes, fits = {}, {}, true end
+  for number = 1, last do
+    if number > 1 then limit, R, N, cost = unpack('<I8I8I8I8', packed, 32 * number - 30) end
+    local window, key = R * N, keys[number]
+    if limit > MAX or window < 1 or window > LONGEST or N > MOST_SUBINTERVALS or cost < 1 or cost > MAX
+      or not key or not several and keys[2] then
+      return {err = 'ERR packed call is out of range'}
+    end
+    local value = call('GETRANGE', key, '0', '91') -- the header and a slot
+    local bytes = #value
+    if bytes < 76 then
+      if value ~= '' then return {err = value.err or WRONGTYPE} end
+      value = string.rep('\0', 76)
+    end
+    local magic, own_R, own_N, newest, through, slid, blocked, slots, previous, before = unpack('<I4ddddddddd', value)
+    if own_R == R and own_N == N or bytes == 0 then
+      local length = 76 + 16 * slots
+      if not (magic == 829192051 and newest >= 0 and newest <= MAX and before >= 0 and slid >= before and previous >= slid
+          and through > previous and through <= MAX and blocked >= 0
+          and (bytes == length or bytes == 92 and length > 92 and slots <= N)) then
+        if bytes > 0 then return {err = WRONGTYPE} end -- somebody else has written it
+        newest = -N - 2
       end
-    end
 
-    -- §2: estimate = full + trailing·(R - e) / R, rounded up; with STRICT full + trailing.
-    local trailing = slid - before
-    local weighted, exact = trailing, true
-    if trailing > 0 and not strict then
-      local product = trailing * (R - e)
-      local rest = product % R
-      weighted = (product - rest) / R
-      if rest > 0 then weighted = weighted + 1 end
-      exact = product <= MAX
-    end
-    local remaining = limit - through + slid - weighted
-    local granted = cost
-    if cost > remaining then
-      if remaining < 0 then remaining = 0 end
-      granted = partial and remaining or 0
-    end
+      -- §3: a decision is made at max(now, newest·R).
+      local e = now % R
+      local c = (now - e) / R
 
-    if not exact then -- the product needs more than a double
-    elseif granted > 0 and blocked <= now then
-      local sum = through + granted
-      if sum > MAX then -- totals begin again, or there are too many units
-      elseif looks then
-        local reset_after = (newest + N + 1) * R - now
-        if reset_after < 0 then reset_after = 0 end
-        return words and {granted, limit, remaining, 0, reset_after} or pack('<ddd', granted, remaining, reset_after)
-      else
-        local reset_after, done = (c + N + 1) * R - now, nil
-        if c == newest then
-          done = call('SETRANGE', key, '28', pack('<d', sum))
+      -- The running totals before and through c - N, the subinterval that slides out. `first` is the first slot from
+      -- c - N on; slot number `slots` is the newest subinterval.
+      local first = 0
+      if c < newest then c, e = newest, 0
+      elseif c > newest then
+        local oldest = c - N
+        if oldest > newest then
+          slid, before, first = through, through, slots + 1
         else
-          -- A new subinterval: the one that was the newest becomes a slot, and slots before c - N go.
-          local tail = ''
-          if first <= slots then
-            tail = string.sub(value, 77 + 16 * first)
-            if slots > 16 then
-              tail = call('GETRANGE', key, 76 + 16 * first, -1)
-              if #tail ~= 16 * (slots - first) then return {err = WRONGTYPE} end
-            end
-            tail = tail .. pack('<dd', newest, through)
-          else
-            sum, slid, previous, through, before = granted, 0, 0, 0, 0
+          if slots > 1 then
+            value = call('GETRANGE', key, '0', '331') -- the header and 16 slots
+            bytes = #value
+            if bytes ~= length and (bytes ~= 332 or length < 332) then return {err = WRONGTYPE} end
           end
-          local head = pack('<I4ddddddddd', 829192051, R, N, c, sum, slid, blocked, #tail / 16, through, before)
-          local unit, expiry = 'PXAT', now + reset_after
-          if at then unit, expiry = 'PX', reset_after end
-          done = call('SET', key, head .. tail, unit, string.format('%.0f', expiry))
+          -- Subintervals ascend by at least one from slot to slot: that bounds where c - N can be.
+          local low, high = oldest - newest + slots, slots
+          if low < 0 then low = 0 end
+          if slots > 0 then
+            local _, oldest_slot = unpack('<dd', value, 69)
+            if oldest - oldest_slot < high then high = oldest - oldest_slot end
+            if high < low then high = low end
+          end
+          while low < high do
+            local middle = (low + high - (low + high) % 2) / 2
+            local piece, place = value, 77 + 16 * middle
+            if place + 7 > bytes then piece, place = call('GETRANGE', key, place - 1, place + 6), 1 end
+            if #piece < place + 7 then return {err = WRONGTYPE} end
+            if unpack('<d', piece, place) < oldest then low = middle + 1 else high = middle end
+          end
+          first = low
+          local piece, place = value, 69 + 16 * first
+          local size = first < slots and 24 or 8
+          if place + size - 1 > bytes then piece, place = call('GETRANGE', key, place - 1, place + size - 2), 1 end
+          if #piece < place + size - 1 then return {err = WRONGTYPE} end
+          local subinterval, total = newest, through
+          if first < slots then before, subinterval, total = unpack('<ddd', piece, place)
+          else before = unpack('<d', piece, place) end
+          slid = subinterval == oldest and total or before
         end
-        if done ~= length and type(done) == 'table' and done.err then return {err = done.err} end
-        remaining = remaining - granted
-        return words and {granted, limit, remaining, 0, reset_after} or pack('<ddd', granted, remaining, reset_after)
       end
-    elseif not block or blocked > now then
-      -- Denied. §4: retry_after is exact; the window's part of it is the time until enough has slid out.
-      local room = limit - (partial and 1 or cost)
-      local reset_after = (newest + N + 1) * R - now
-      local retry_after = 0
-      if granted == 0 then
-        if room < 0 then retry_after = -1
+
+      -- §2: estimate = full + trailing·(R - e) / R, rounded up; with STRICT full + trailing.
+      local trailing = slid - before
+      local weighted, exact = trailing, true
+      if trailing > 0 and not strict then
+        local product = trailing * (R - e)
+        local rest = product % R
+        weighted = (product - rest) / R
+        if rest > 0 then weighted = weighted + 1 end
+        exact = product <= MAX
+      end
+      local remaining = limit - through + slid - weighted
+      local granted = cost
+      if cost > remaining then
+        if remaining < 0 then remaining = 0 end
+        granted = partial and remaining or 0
+      end
+
+      if not exact then -- the product needs more than a double
+      elseif granted > 0 and blocked <= now then
+        local sum = through + granted
+        if sum > MAX then -- totals begin again, or there are too many units
+        elseif looks then
+          local reset_after = (newest + N + 1) * R - now
+          if reset_after < 0 then reset_after = 0 end
+          return words and {granted, limit, remaining, 0, reset_after} or pack('<ddd', granted, remaining, reset_after)
         else
-          -- The first subinterval through which so much is counted that all younger ones fit into `room`. Mostly it is
-          -- the newest or the oldest, so that these are looked at first.
-          local earlier, last, total, needed = previous, newest, through, through - room
-          if previous >= needed then
-            local low, high, probe = first, slots, first
-            while low < high do
-              local piece, place = value, 69 + 16 * probe
-              if place + 23 > bytes and bytes == 92 then
-                value = call('GETRANGE', key, '0', '331')
-                bytes, piece = #value, value
+          local reset_after, done, whole = (c + N + 1) * R - now, nil, nil
+          if c > newest then
+            -- A new subinterval: the one that was the newest becomes a slot, and slots before c - N go.
+            local tail = ''
+            if first <= slots then
+              tail = string.sub(value, 77 + 16 * first)
+              if slots > 16 then
+                tail = call('GETRANGE', key, 76 + 16 * first, -1)
+                if #tail ~= 16 * (slots - first) then return {err = WRONGTYPE} end
               end
-              if place + 23 > bytes then piece, place = call('GETRANGE', key, place - 1, place + 22), 1 end
-              if #piece < place + 23 then return {err = WRONGTYPE} end
-              local one, other, third = unpack('<ddd', piece, place)
-              if third < needed then low, earlier = probe + 1, third
-              else high, earlier, last, total = probe, one, other, third end
-              probe = (low + high - (low + high) % 2) / 2
+              tail = tail .. pack('<dd', newest, through)
+            else
+              sum, slid, previous, through, before = granted, 0, 0, 0, 0
             end
+            whole = pack('<I4ddddddddd', 829192051, R, N, c, sum, slid, blocked, #tail / 16, through, before) .. tail
           end
-          -- While it is trailing, its units fit as soon as (R - e)·units <= (room - younger)·R.
-          retry_after = reset_after - (newest - last) * R
-          if not strict then
-            local held, product = total - earlier, (room - through + total) * R
-            if held <= 0 then return {err = WRONGTYPE} end
-            retry_after, exact = retry_after - (product - product % held) / held, product <= MAX
+          if several then
+            local left = (newest + N + 1) * R - now
+            replies[number + 1] = {granted, limit, remaining, 0, left > 0 and left or 0}
+            writes[number] = {whole, pack('<d', sum), reset_after}
+          else
+            if whole then
+              local unit, expiry = 'PXAT', now + reset_after
+              if at then unit, expiry = 'PX', reset_after end
+              done = call('SET', key, whole, unit, string.format('%.0f', expiry))
+            else done = call('SETRANGE', key, '28', pack('<d', sum))
+            end
+            if done ~= length and type(done) == 'table' and done.err then return {err = done.err} end
+            remaining = remaining - granted
+            return words and {granted, limit, remaining, 0, reset_after} or pack('<ddd', granted, remaining, reset_after)
           end
-          if retry_after < 0 then retry_after = 0 end
         end
-      end
-      if exact then
-        if reset_after < 0 then reset_after = 0 end
-        if blocked > now then -- §10
-          remaining = 0
-          if retry_after >= 0 and blocked - now > retry_after then retry_after = blocked - now end
-          if blocked - now > reset_after then reset_after = blocked - now end
+      elseif not block or blocked > now then
+        -- Denied. §4: retry_after is exact; the window's part of it is the time until enough has slid out.
+        local room = limit - (partial and 1 or cost)
+        local reset_after = (newest + N + 1) * R - now
+        local retry_after = 0
+        if granted == 0 then
+          if room < 0 then retry_after = -1
+          else
+            -- The first subinterval through which so much is counted that all younger ones fit into `room`. Mostly it is
+            -- the newest or the oldest, so that these are looked at first.
+            local earlier, last, total, needed = previous, newest, through, through - room
+            if previous >= needed then
+              local low, high, probe = first, slots, first
+              while low < high do
+                local piece, place = value, 69 + 16 * probe
+                if place + 23 > bytes and bytes == 92 then
+                  value = call('GETRANGE', key, '0', '331')
+                  bytes, piece = #value, value
+                end
+                if place + 23 > bytes then piece, place = call('GETRANGE', key, place - 1, place + 22), 1 end
+                if #piece < place + 23 then return {err = WRONGTYPE} end
+                local one, other, third = unpack('<ddd', piece, place)
+                if third < needed then low, earlier = probe + 1, third
+                else high, earlier, last, total = probe, one, other, third end
+                probe = (low + high - (low + high) % 2) / 2
+              end
+            end
+            -- While it is trailing, its units fit as soon as (R - e)·units <= (room - younger)·R.
+            retry_after = reset_after - (newest - last) * R
+            if not strict then
+              local held, product = total - earlier, (room - through + total) * R
+              if held <= 0 then return {err = WRONGTYPE} end
+              retry_after, exact = retry_after - (product - product % held) / held, product <= MAX
+            end
+            if retry_after < 0 then retry_after = 0 end
+          end
         end
-        if words then return {0, limit, remaining, retry_after, reset_after} end
-        return pack('<ddd', -remaining, retry_after, reset_after)
+        if exact then
+          if reset_after < 0 then reset_after = 0 end
+          if blocked > now then -- §10
+            remaining = 0
+            if retry_after >= 0 and blocked - now > retry_after then retry_after = blocked - now end
+            if blocked - now > reset_after then reset_after = blocked - now end
+          end
+          if several then replies[number + 1], fits = {0, limit, remaining, retry_after, reset_after}, false
+          elseif words then return {0, limit, remaining, retry_after, reset_after}
+          else return pack('<ddd', -remaining, retry_after, reset_after)
+          end
+        end
       end
     end
+    if several and not replies[number + 1] then fits = nil break end
   end
-  command = looks and 'PEEK' or 'ALLOW'
-  request = {limit = limit, R = R, N = N, cost = cost, partial = partial, strict = strict}
+
+  -- §5: all or nothing. A write that may be refused is tried before the first: SET comes before SETRANGE.
+  if several and last > 0 and fits ~= nil then
+    replies[1] = fits and 1 or 0
+    if not fits then return replies end
+    local ranged, wholes = nil, 0
+    for i = 1, last do
+      if writes[i][1] then wholes = wholes + 1 else ranged = keys[i] end
+    end
+    local done = ranged and wholes > 0 and call('SETRANGE', ranged, '28', '')
+    for turn = 1, 2 do
+      for i = 1, last do
+        local whole, through, lives = writes[i][1], writes[i][2], writes[i][3]
+        if type(done) == 'table' and done.err then return {err = done.err} end
+        if whole and turn == 1 then
+          done = call('SET', keys[i], whole, at and 'PX' or 'PXAT', string.format('%.0f', at and lives or now + lives))
+        elseif not whole and turn == 2 then done = call('SETRANGE', keys[i], '28', through)
+        end
+        local reply = replies[i + 1]
+        if turn == 2 then reply[3], reply[5] = reply[3] - reply[1], lives end
+      end
+    end
+    if type(done) == 'table' and done.err then return {err = done.err} end
+    return replies
+  end
+  if not several then
+    command = looks and 'PEEK' or 'ALLOW'
+    request = {limit = limit, R = R, N = N, cost = cost, partial = partial, strict = strict}
+  elseif not words then
+    command, request = 'MALLOW', {quotas = {}, strict = strict}
+    for i = 1, #keys do
+      limit, R, N, cost = unpack('<I8I8I8I8', packed, 32 * i - 30)
+      if limit > MAX or R * N < 1 or R * N > LONGEST or N > MOST_SUBINTERVALS or cost < 1 or cost > MAX then
+        return {err = 'ERR packed call is out of range'}
+      end
+      request.quotas[i] = {limit = limit, R = R, N = N, cost = cost}
+    end
+  end
 end
 
 ---------------------------------------------------------------------------------------------------------------------
@@ -1878,6 +1949,6 @@ local function run()
 end
 
 local reply = answer(run)
-if words or reply.err then return reply end
+if words or several or reply.err then return reply end
 if reply[1] > 0 then return pack('<ddd', reply[1], reply[3], reply[5]) end
 return pack('<ddd', -reply[3], reply[4], reply[5])

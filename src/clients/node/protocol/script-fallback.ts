@@ -316,20 +316,33 @@ const FLAGS: { readonly [option in Exclude<keyof Demand, "limit" | "window" | "r
   strict: 4,
 };
 
-/** ALLOW or PEEK as one word, which the server reads faster than several; null where that is impossible. */
+/** Beside the flags of its demands: a MALLOW, all or nothing. */
+const ALL = 8;
+
+/**
+ * ALLOW, PEEK, or MALLOW of several keys as one word, which the server reads faster than several; null where that is
+ * impossible.
+ */
 function pack(command: Command, instant: number | null): Buffer | null {
-  if (command.name !== "ALLOW" && command.name !== "PEEK") return null;
+  if (command.name !== "ALLOW" && command.name !== "PEEK" && command.name !== "MALLOW") return null;
   if (command.name === "ALLOW" && command.block > 0) return null;
-  const { limit, window, resolution, cost, partial, strict } = command.demand;
-  const subintervals = window / resolution;
-  if (subintervals > SCRIPT_SUBINTERVALS) return null;
-  const packed = Buffer.allocUnsafe(instant === null ? 33 : 41);
-  packed[0] = (command.name === "ALLOW" ? 1 : 0) + (partial ? FLAGS.partial : 0) + (strict ? FLAGS.strict : 0);
-  writeInteger(packed, limit, 1);
-  writeInteger(packed, resolution, 9);
-  writeInteger(packed, subintervals, 17);
-  writeInteger(packed, cost, 25);
-  if (instant !== null) writeInteger(packed, instant, 33);
+  const demands = command.name === "MALLOW" ? command.rates.map(({ demand }) => demand) : [command.demand];
+  if (command.name === "MALLOW" && demands.length < 2) return null;
+  const numbers = demands.flatMap(({ limit, window, resolution, cost }) => [
+    limit,
+    resolution,
+    window / resolution,
+    cost,
+  ]);
+  if (demands.some(({ window, resolution }) => window / resolution > SCRIPT_SUBINTERVALS)) return null;
+  if (instant !== null) numbers.push(instant);
+  const { partial, strict } = demands[0] as Demand;
+  const packed = Buffer.allocUnsafe(1 + 8 * numbers.length);
+  packed[0] = (command.name === "PEEK" ? 0 : 1) + (partial ? FLAGS.partial : 0) + (strict ? FLAGS.strict : 0);
+  if (command.name === "MALLOW") packed[0] += ALL;
+  numbers.forEach((number, place) => {
+    writeInteger(packed, number, 1 + 8 * place);
+  });
   return packed;
 }
 

@@ -20,7 +20,7 @@ from typing import Any, Literal, get_args
 import redis.exceptions as redis_errors
 
 from .._core import fork
-from .commands import Acquire, Allow, Command, Peek, Preparation, Probe, ServerCommand, Words
+from .commands import Acquire, Allow, AllowAll, Command, Peek, Preparation, Probe, ServerCommand, Words
 from .replies import BadReply, is_unknown_command
 
 Module = Literal["auto", "always", "never"]
@@ -34,7 +34,7 @@ TEXT_TIME = 1.0
 """Seconds after which the script's text is no longer expected to arrive."""
 MOST_SUBINTERVALS = 4096
 """The most that the script takes."""
-COUNT, PARTIAL, STRICT = 1, 2, 4
+COUNT, PARTIAL, STRICT, ALL = 1, 2, 4, 8
 _PACKED, _PACKED_AT = struct.Struct("<B4Q"), struct.Struct("<B5Q")
 _REPLY = struct.Struct("<3d")
 NO_CLOCK = "no clock: "
@@ -138,7 +138,7 @@ class Dialect:
         if self._takes_text(command.key, with_text):
             call, script = call.replace("SHA", ""), lua()
         if packed := _packed(command, at):
-            return call, script, 1, command.key, packed
+            return call, script, len(command.keys), *command.keys, packed
         if isinstance(command, ServerCommand):
             return command.words()
         if isinstance(command, Probe):  # the script denies where it could not grant, too
@@ -213,8 +213,10 @@ class Dialect:
 
 
 def _packed(command: Command, at: int | None) -> bytes | None:
-    """All arguments of an ALLOW or a PEEK in one, which the script reads faster; None when it has no place for them:
-    the script then reads the words, and refuses options that it does not know."""
+    """All arguments of an ALLOW, a PEEK or a MALLOW of several keys in one, which the script reads faster; None when it
+    has no place for them: the script then reads the words, and refuses options that it does not know."""
+    if type(command) is AllowAll:
+        return _packed_all(command, at)
     if type(command) is not Allow and type(command) is not Peek:
         return None
     quota = command.quota
@@ -224,6 +226,16 @@ def _packed(command: Command, at: int | None) -> bytes | None:
     flags = COUNT * (not command.reads) | PARTIAL * command.partial | STRICT * quota.strict
     numbers = quota.limit, quota.geometry.resolution, subintervals, command.cost
     return _PACKED.pack(flags, *numbers) if at is None else _PACKED_AT.pack(flags, *numbers, at)
+
+
+def _packed_all(command: AllowAll, at: int | None) -> bytes | None:
+    geometries = [quota.geometry for _, quota, _ in command.members]
+    if len(geometries) < 2 or any(geometry.subintervals > MOST_SUBINTERVALS for geometry in geometries):
+        return None
+    numbers = [number for _, quota, cost in command.members for number in (
+        quota.limit, quota.geometry.resolution, quota.geometry.subintervals, cost)]
+    numbers += [] if at is None else [at]
+    return struct.pack(f"<B{len(numbers)}Q", COUNT | STRICT * command.strict | ALL, *numbers)
 
 
 def unpacked(reply: bytes, limit: int) -> list[int]:
