@@ -14,12 +14,13 @@ import (
 // miniredis, a server for tests, runs the script: rates, budgets, holds and several limits.
 func TestMiniredis(t *testing.T) {
 	server := miniredis.RunT(t)
-	conn := swlimit.NewConn(swlimit.Server{Addr: server.Addr()})
-	defer conn.Close()
+	client, err := swlimit.NewClient(swlimit.Server{Addr: server.Addr()})
+	require.NoError(t, err)
+	defer client.Close()
 	background := context.Background()
-	strict := []swlimit.Option{swlimit.Timeout(20 * time.Second), swlimit.OnFailure(swlimit.Error)}
+	strict := []swlimit.Option{swlimit.Timeout(20 * time.Second), swlimit.OnFailure(swlimit.FailError)}
 
-	limiter, err := swlimit.New(conn, swlimit.Quota{Limit: 2, Window: time.Minute}, strict...)
+	limiter, err := swlimit.New(client, swlimit.Quota{Limit: 2, Window: time.Minute}, strict...)
 	require.NoError(t, err)
 	for want := range 4 {
 		decision, err := limiter.Allow(background, "k")
@@ -27,7 +28,7 @@ func TestMiniredis(t *testing.T) {
 		require.Equal(t, want < 2, decision.Allowed(), "%+v", decision)
 	}
 
-	budget, err := swlimit.NewBudget(conn, 2, swlimit.Daily(), nil, strict...)
+	budget, err := swlimit.NewBudget(client, 2, swlimit.Daily(), nil, strict...)
 	require.NoError(t, err)
 	for want := range 3 {
 		decision, err := budget.Allow(background, "b")
@@ -35,7 +36,7 @@ func TestMiniredis(t *testing.T) {
 		require.Equal(t, want < 2, decision.Allowed(), "%+v", decision)
 	}
 
-	holds, err := swlimit.NewHolds(conn, 1, 3*time.Second, strict...)
+	holds, err := swlimit.NewHolds(client, 1, 3*time.Second, strict...)
 	require.NoError(t, err)
 	hold, err := holds.TryAcquire(background, "h")
 	require.NoError(t, err)

@@ -338,8 +338,8 @@ function pack(command: Command, instant: number | null): Buffer | null {
   if (instant !== null) numbers.push(instant);
   const { partial, strict } = demands[0] as Demand;
   const packed = Buffer.allocUnsafe(1 + 8 * numbers.length);
-  packed[0] = (command.name === "PEEK" ? 0 : 1) + (partial ? FLAGS.partial : 0) + (strict ? FLAGS.strict : 0);
-  if (command.name === "MALLOW") packed[0] += ALL;
+  packed[0] = (command.name === "PEEK" ? 0 : 1) + (strict ? FLAGS.strict : 0);
+  packed[0] += command.name === "MALLOW" ? ALL : partial ? FLAGS.partial : 0;
   numbers.forEach((number, place) => {
     writeInteger(packed, number, 1 + 8 * place);
   });
