@@ -14,7 +14,7 @@ use crate::deciding::cached::DenyCache;
 use crate::demand::Demand;
 use crate::error::Error;
 use crate::keyed::FairQueue;
-use crate::mode::{Module, OnRefused};
+use crate::mode::{Cluster, Module, OnRefused};
 use crate::protocol::{Command, Encoding};
 use crate::quota::Quota;
 use crate::servers::ServerState;
@@ -43,7 +43,9 @@ pub struct ClientBuilder {
     pub(crate) max_waiting: usize,
     module: Module,
     on_refused: OnRefused,
+    cluster: Cluster,
     pub(crate) prefix: Vec<u8>,
+    keeps_late_grants: bool,
     options: ConnectionOptions,
 }
 
@@ -56,7 +58,9 @@ impl Default for ClientBuilder {
             max_waiting: 10,
             module: Module::Auto,
             on_refused: OnRefused::Error,
+            cluster: Cluster::Auto,
             prefix: Vec::new(),
+            keeps_late_grants: false,
             options: ConnectionOptions::new(),
         }
     }
@@ -95,9 +99,20 @@ impl ClientBuilder {
         Self { on_refused, ..self }
     }
 
+    /// Whether the client follows a cluster's slots: [`Cluster::Auto`] unless set.
+    pub fn cluster(self, cluster: Cluster) -> Self {
+        Self { cluster, ..self }
+    }
+
     /// Put before each key: nothing unless set.
     pub fn prefix(self, prefix: impl Into<Vec<u8>>) -> Self {
         Self { prefix: prefix.into(), ..self }
+    }
+
+    /// Whether units that the server grants after a request failed with [`Error::Unavailable`] stay counted: for a service
+    /// whose callers may let such a request pass, as proxies do. Default: they are given back.
+    pub fn keep_late_grants(self, keeps: bool) -> Self {
+        Self { keeps_late_grants: keeps, ..self }
     }
 
     /// Certificates, and what sentinels need.
@@ -111,7 +126,7 @@ impl ClientBuilder {
     /// # Errors
     /// [`Error::Invalid`] for a setting, a certificate or a URL that is wrong: see [`Client::connect`].
     pub fn build(self, url: &str) -> Result<Client, Error> {
-        let servers = Servers::at(url, &self.options).map_err(Error::Invalid)?;
+        let servers = Servers::at(url, &self.options, self.cluster).map_err(Error::Invalid)?;
         self.made(Some(Box::new(servers)))
     }
 
@@ -182,6 +197,7 @@ impl ClientBuilder {
             on_refused: self.on_refused,
             refused: Mutex::default(),
             prefix: self.prefix,
+            keeps_late_grants: self.keeps_late_grants,
             closing: Mutex::default(),
             closed: watch::Sender::new(false),
             #[cfg(feature = "metrics")]
@@ -221,6 +237,11 @@ impl Client {
     pub(crate) async fn ask(&self, what: &'static str, command: Command) -> Result<Reply, Error> {
         let link = self.0.link.as_ref().ok_or(Error::NoServer(what))?;
         link.ask(command, Instant::now() + link.timeout()).await
+    }
+
+    /// The longest that a request waits because of the limiter; zero without a server.
+    pub fn timeout(&self) -> Duration {
+        self.0.link.as_ref().map_or(Duration::ZERO, |link| link.timeout())
     }
 
     /// Whether the client has a server, be it away or not.
@@ -298,6 +319,9 @@ impl Client {
         let round_trip = self.servers().iter().filter_map(|server| server.round_trip).max().unwrap_or_default();
         let _ = timeout(CLOSING.max(CLOSING_ROUND_TRIPS * round_trip), closed).await;
         join_all(closing.iter().map(Closing::give_up)).await;
+        if let Some(link) = &self.0.link {
+            link.give_up();
+        }
         self.0.closing.lock().extend(closing);
     }
 

@@ -17,10 +17,11 @@ use crate::keyed::FairQueue;
 use crate::mode::OnRefused;
 use crate::protocol::{unix, Command, Counted};
 use crate::request::Request;
+use crate::servers::Reason;
 use crate::statistics::Counters;
 #[cfg(feature = "metrics")]
 use crate::statistics::Statistics;
-use crate::upstream::{HoldRenewer, Link};
+use crate::upstream::{told_of_all, HoldRenewer, Link};
 use crate::wait::Wait;
 
 /// How often refusals are logged that failure policies decide.
@@ -39,6 +40,8 @@ pub(crate) struct Shared {
     /// When a refusal was logged last.
     pub refused: Mutex<Option<Instant>>,
     pub prefix: Vec<u8>,
+    /// Late grants stay where the caller got an error.
+    pub keeps_late_grants: bool,
     pub closing: Mutex<Vec<Closing>>,
     /// Whether the client was closed: nobody waits any more.
     pub closed: watch::Sender<bool>,
@@ -58,10 +61,8 @@ impl Shared {
     /// Why there is no decision: [`Error::Unavailable`] also where the server refuses to make one, if refusals are the
     /// failure policies' to decide.
     pub fn failure(&self, error: Error) -> Error {
-        let is_refusal = matches!(
-            error,
-            Error::Refused(_) | Error::ModuleMissing | Error::ModuleTooOld(_) | Error::NeedsModule | Error::Answer(_)
-        );
+        let is_refusal =
+            matches!(error, Error::Refused(_) | Error::ModuleMissing | Error::ModuleTooOld(_) | Error::NeedsModule);
         if !is_refusal || self.on_refused == OnRefused::Error {
             return error;
         }
@@ -70,7 +71,12 @@ impl Shared {
             *logged = Some(now);
             tracing::error!(%error, "the rate limit server refuses commands; on_failure decides");
         }
-        Error::Unavailable(error.to_string().into())
+        Error::Unavailable(Reason::Other.because(error.to_string()))
+    }
+
+    /// Units that an error stands for: none, unless its caller may pass all the same.
+    pub fn told_by_error(&self) -> u64 {
+        told_of_all(self.keeps_late_grants)
     }
 
     /// A wait until an instant, or the end of the client.

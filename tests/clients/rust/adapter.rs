@@ -67,7 +67,7 @@ fn failed(id: &Value, error: &Error) -> Value {
         Error::Refused(_) => "refused",
         _ => "other",
     };
-    json!({"id": id, "error": kind, "message": error.to_string()})
+    json!({"id": id, "error": kind, "message": error.to_string(), "reason": reason(error.reason())})
 }
 
 fn made(asked: &Value) -> Result<Made, Error> {

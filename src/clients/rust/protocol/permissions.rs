@@ -25,10 +25,11 @@ pub(crate) const MODULE: [Trial; 13] = [
 ];
 
 /// What the script needs.
-pub(crate) const SCRIPTED: [Trial; 7] = [
+pub(crate) const SCRIPTED: [Trial; 8] = [
     ("evalsha", &["EVALSHA", "?", "1", KEY]),
     ("evalsha_ro", &["EVALSHA_RO", "?", "1", KEY]),
-    ("script|load", &["SCRIPT", "LOAD", SCRIPT]),
+    ("eval", &["EVAL", SCRIPT, "?", KEY]),
+    ("eval_ro", &["EVAL_RO", SCRIPT, "?", KEY]),
     ("getrange", &["GETRANGE", KEY, "0", "0"]),
     ("setrange", &["SETRANGE", KEY, "0", ""]),
     ("set", &["SET", KEY, "?", "?"]),

@@ -7,7 +7,7 @@ use parking_lot::Mutex;
 use tokio::time::{Duration, Instant};
 
 use super::rights::{Right, Rights};
-use crate::clock::ms;
+use crate::clock::{ms, ms_up};
 use crate::protocol::{Command, Encoded};
 use crate::servers::Backend;
 use crate::transport::{Failure, Pending, Reply};
@@ -37,6 +37,10 @@ struct Account {
     unanswered: usize,
     /// When something was heard last, or became owed while nothing was.
     quiet_since: Instant,
+    /// When a reply came in time last.
+    in_time: Option<Instant>,
+    /// When a failure was counted last.
+    failed: Option<Instant>,
 }
 
 /// Which server answers, and which data it holds: units go back only to the server that counted them.
@@ -55,7 +59,7 @@ impl Identity {
 
 impl Line {
     pub fn new(connection: Encoded, is_closed: Arc<AtomicBool>) -> Self {
-        let account = Mutex::new(Account { unanswered: 0, quiet_since: Instant::now() });
+        let account = Mutex::new(Account { unanswered: 0, quiet_since: Instant::now(), in_time: None, failed: None });
         let (identity, time, next_look) = (OnceLock::new(), OnceLock::new(), AtomicU64::new(pause_of_looks()));
         Self { connection, is_closed, account, identity, time, made: Instant::now(), next_look }
     }
@@ -109,6 +113,31 @@ impl Line {
         account.quiet_since = now;
     }
 
+    /// Whether anything is unanswered.
+    pub fn owes(&self) -> bool {
+        self.account.lock().unanswered > 0
+    }
+
+    /// A reply came in time.
+    pub fn answered_in_time(&self, now: Instant) {
+        self.account.lock().in_time = Some(now);
+    }
+
+    /// Whether replies came in time within this time.
+    pub fn was_in_time(&self, within: Duration, now: Instant) -> bool {
+        self.account.lock().in_time.is_some_and(|at| now.saturating_duration_since(at) <= within)
+    }
+
+    /// Whether this is a new failure: what was sent before the last one was counted failed with it.
+    pub fn fails_again(&self, sent: Instant, now: Instant) -> bool {
+        let failed = &mut self.account.lock().failed;
+        let is_new = failed.is_none_or(|failed| sent >= failed);
+        if is_new {
+            *failed = Some(now);
+        }
+        is_new
+    }
+
     /// Their callers have given up waiting for these.
     pub fn given_up(&self, commands: usize) {
         let mut account = self.account.lock();
@@ -143,11 +172,16 @@ impl Line {
     }
 
     /// An instant of the server's clock, in Unix ms, that is no later than this one; `None` where it has not told the time
-    /// before. The thousandth is for clocks that drift.
+    /// and who it is. The thousandth is for clocks that drift.
     pub fn unix_ms(&self, instant: Instant) -> Option<u64> {
         let (unix_ms, at) = self.time.get().filter(|_| self.identity().is_some())?;
-        let passed = ms(instant.checked_duration_since(*at)?);
-        Some(unix_ms + passed - passed.div_ceil(1000))
+        match instant.checked_duration_since(*at) {
+            Some(passed) => Some(unix_ms + ms(passed) - ms(passed).div_ceil(1000)),
+            None => {
+                let before = ms_up(at.duration_since(instant));
+                Some(unix_ms.saturating_sub(before + before.div_ceil(1000)))
+            }
+        }
     }
 
     /// Asks the server who it is, and whether it tells the time: without either, nothing can be given back to it. What

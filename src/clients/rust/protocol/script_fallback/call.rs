@@ -29,7 +29,12 @@ impl Words for InDialect<'_> {
             return;
         }
         let is_read = command.reads() && !dialect.has(Dialect::NO_READ_ONLY);
-        to.text(if is_read { "EVALSHA_RO" } else { "EVALSHA" }).text(DIGEST.get_hash());
+        match (dialect.has(Dialect::TEXT), is_read) {
+            (false, false) => to.text("EVALSHA").text(DIGEST.get_hash()),
+            (false, true) => to.text("EVALSHA_RO").text(DIGEST.get_hash()),
+            (true, false) => to.text("EVAL").text(SCRIPT),
+            (true, true) => to.text("EVAL_RO").text(SCRIPT),
+        };
         to.number(command.counted_keys().unwrap_or(1) as u64);
         command.keys().for_each(|key| (to.0)(key));
         command.write_arguments(dialect.has(Dialect::OWN_CLOCK).then(unix_ms), &mut to);

@@ -18,7 +18,7 @@ static CALL: LazyLock<[&'static str; 4]> = LazyLock::new(|| ["EVALSHA", DIGEST.g
 /// silent.
 const TRIPS: u32 = 2;
 /// So begins the error of a command, in place of the server's, whose connection failed before its key was taken over.
-pub(crate) const NOT_EXECUTED: &str = "NOTEXECUTED";
+const NOT_EXECUTED: &str = "NOTEXECUTED";
 const LOAD: Command = Command::server(&["SCRIPT", "LOAD", SCRIPT]);
 
 impl Inner {

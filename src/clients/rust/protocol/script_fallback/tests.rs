@@ -29,7 +29,7 @@ impl Connection for Scripted {
         Box::pin(async move {
             match reply {
                 Reply::Error(text) if text == SILENCE => std::future::pending().await,
-                Reply::Error(text) if text == END => Err(Failure::Connection("reset".into())),
+                Reply::Error(text) if text == END => Err(Failure::Connection(Reason::Disconnected.because("reset"))),
                 reply => Ok(reply),
             }
         })
@@ -53,7 +53,7 @@ impl Scripted {
     }
 
     fn counted(&self, module: Module, counters: Arc<Counters>) -> Encoded {
-        Encoded::new(Box::new(self.clone()), module, TIMEOUT, counters)
+        Encoded::new(Box::new(self.clone()), module, TIMEOUT, counters, Arc::default())
     }
 
     fn says(&self, replies: impl IntoIterator<Item = Reply>) {

@@ -1,12 +1,15 @@
 //! The primary's address, from sentinels.
 //!
-//! Only what comes with the largest `config-epoch` so far is followed: a sentinel that is behind leads nobody back. Each
-//! is listened to for `+switch-master`, and one of them is asked every second besides, since a message may be lost.
+//! Each is listened to for `+switch-master`, and one of them is asked every second besides, since a message may be lost.
+//! [`belief`] says whom to follow.
+
+mod belief;
 
 use std::collections::HashMap;
 use std::sync::Arc;
 use std::time::Duration;
 
+use futures_util::future::join_all;
 use futures_util::StreamExt;
 use parking_lot::Mutex;
 use redis::aio::MultiplexedConnection;
@@ -15,7 +18,9 @@ use tokio::sync::watch;
 use tokio::task::JoinSet;
 use tokio::time::{sleep, timeout};
 
+use self::belief::{elected, is_news, Primary, Vote};
 use super::Failure;
+use crate::servers::Reason;
 
 /// How often a sentinel is asked; and how long one may take to answer.
 pub(super) const INTERVAL: Duration = Duration::from_secs(1);
@@ -34,13 +39,6 @@ pub(super) struct Sentinels {
 /// The primary with the largest epoch so far.
 type Newest = watch::Sender<Option<Primary>>;
 
-#[derive(Clone, Debug, PartialEq, Eq)]
-struct Primary {
-    epoch: u64,
-    host: String,
-    port: u16,
-}
-
 /// A sentinel that is asked again and again.
 struct Sentinel {
     node: ConnectionInfo,
@@ -48,11 +46,11 @@ struct Sentinel {
     connection: Option<MultiplexedConnection>,
 }
 
-/// The address of a primary, while it is the newest.
+/// A primary, while it is the newest.
 #[derive(Clone)]
 pub(super) struct Tenure {
-    address: (String, u16),
-    newest: watch::Receiver<Option<Primary>>,
+    primary: Primary,
+    newest: Arc<Newest>,
 }
 
 impl Sentinels {
@@ -69,9 +67,23 @@ impl Sentinels {
         });
         let told = futures_util::future::select_ok(asking).await?.0;
         hear(&self.newest, &told);
-        let Primary { host, port, .. } = self.newest.borrow().clone().unwrap_or(told);
-        let info = with_host(&self.primary, host.clone(), port);
-        Ok((info, Tenure { address: (host, port), newest: self.newest.subscribe() }))
+        let primary = self.newest.borrow().clone().unwrap_or(told);
+        Ok(self.tenure(primary))
+    }
+
+    fn tenure(&self, primary: Primary) -> (ConnectionInfo, Tenure) {
+        let info = with_host(&self.primary, primary.host.clone(), primary.port);
+        (info, Tenure { primary, newest: Arc::clone(&self.newest) })
+    }
+
+    /// Another primary that a majority of the sentinels names, where this one cannot be reached, or is none any more.
+    pub async fn elected(&self, tenure: &Tenure) -> Option<(ConnectionInfo, Tenure)> {
+        let asking = self.nodes.iter().map(|node| {
+            let mut sentinel = self.sentinel(node);
+            async move { timeout(INTERVAL, sentinel.vote()).await.ok()?.ok() }
+        });
+        let votes: Vec<Vote> = join_all(asking).await.into_iter().flatten().collect();
+        elected(&tenure.primary, &votes, self.nodes.len()).map(|primary| self.tenure(primary))
     }
 
     fn sentinel(&self, node: &ConnectionInfo) -> Sentinel {
@@ -93,18 +105,26 @@ impl Sentinels {
 
 impl Tenure {
     pub fn address(&self) -> String {
-        let (host, port) = &self.address;
+        let Primary { host, port, .. } = &self.primary;
         format!("{host}:{port}")
     }
 
+    /// Follows it, whatever was known, and whatever its epoch is: it says itself that it is the primary.
+    pub fn begin(&self) {
+        self.newest.send_replace(Some(self.primary.clone()));
+        tracing::warn!(
+            address = self.address(),
+            epoch = self.primary.epoch,
+            "the sentinels have begun again: following the primary that most of them name"
+        );
+    }
+
     /// Waits until another server is the primary; for ever if none will be.
-    pub async fn ended(mut self) {
-        let is_other = |newest: &Option<Primary>| {
-            newest
-                .as_ref()
-                .is_some_and(|newest| (newest.host.as_str(), newest.port) != (&self.address.0, self.address.1))
-        };
-        if self.newest.wait_for(is_other).await.is_err() {
+    pub async fn ended(self) {
+        let is_other = |newest: &Option<Primary>| newest.as_ref().is_some_and(|newest| !newest.is_at(&self.primary));
+        let mut newest = self.newest.subscribe();
+        drop(self.newest);
+        if newest.wait_for(is_other).await.is_err() {
             std::future::pending().await
         }
     }
@@ -113,7 +133,7 @@ impl Tenure {
 /// Takes what a sentinel tells, if it is news.
 fn hear(newest: &Newest, told: &Primary) {
     newest.send_if_modified(|known| {
-        let is_news = known.as_ref().is_none_or(|known| told.epoch > known.epoch);
+        let is_news = is_news(known.as_ref(), told);
         if is_news {
             *known = Some(told.clone());
         }
@@ -161,14 +181,36 @@ impl Sentinel {
         Ok(())
     }
 
+    async fn connection(&mut self) -> Result<MultiplexedConnection, Failure> {
+        if let Some(connection) = self.connection.take() {
+            return Ok(connection);
+        }
+        let config = AsyncConnectionConfig::new().set_connection_timeout(None).set_response_timeout(None);
+        Ok(redis::Client::open(self.node.clone())?.get_multiplexed_async_connection_with_config(&config).await?)
+    }
+
     async fn ask(&mut self) -> Result<Primary, Failure> {
-        let mut connection = match self.connection.take() {
-            Some(connection) => connection,
-            None => {
-                let config = AsyncConnectionConfig::new().set_connection_timeout(None).set_response_timeout(None);
-                redis::Client::open(self.node.clone())?.get_multiplexed_async_connection_with_config(&config).await?
-            }
+        self.told().await.map(|(primary, _)| primary)
+    }
+
+    async fn vote(&mut self) -> Result<Vote, Failure> {
+        let (primary, others) = self.told().await?;
+        let mut connection = self.connection().await?;
+        let sentinels: Vec<HashMap<String, String>> =
+            redis::cmd("SENTINEL").arg("SENTINELS").arg(&*self.name).query_async(&mut connection).await?;
+        let is_down = |sentinel: &HashMap<String, String>| {
+            sentinel.get("flags").is_some_and(|flags| flags.split(',').any(|flag| flag == "s_down"))
         };
+        let id = |sentinel: HashMap<String, String>| {
+            let of = |name| sentinel.get(name).map_or("", String::as_str);
+            format!("{}:{}", of("ip"), of("port"))
+        };
+        Ok(Vote { primary, others, down: sentinels.into_iter().filter(is_down).map(id).collect() })
+    }
+
+    /// The primary, and how many other sentinels there are.
+    async fn told(&mut self) -> Result<(Primary, usize), Failure> {
+        let mut connection = self.connection().await?;
         // The epoch first: the address that comes after it is as new, or newer.
         let (fields, address): (HashMap<String, String>, Option<(String, u16)>) = redis::pipe()
             .cmd("SENTINEL")
@@ -180,11 +222,14 @@ impl Sentinel {
             .query_async(&mut connection)
             .await?;
         self.connection = Some(connection);
-        let unknown =
-            || Failure::Connection(format!("the sentinels do not know a primary called {}", self.name).into());
+        let unknown = || {
+            let text = format!("the sentinels do not know a primary called {}", self.name);
+            Failure::Connection(Reason::Other.because(text))
+        };
         let (host, port) = address.ok_or_else(unknown)?;
-        let epoch = fields.get("config-epoch").and_then(|epoch| epoch.parse().ok()).unwrap_or_default();
-        Ok(Primary { epoch, host, port })
+        let number = |name| fields.get(name).and_then(|number| number.parse::<u64>().ok()).unwrap_or_default();
+        let others = usize::try_from(number("num-other-sentinels")).unwrap_or_default();
+        Ok((Primary { epoch: number("config-epoch"), host, port }, others))
     }
 }
 
@@ -203,20 +248,5 @@ impl std::fmt::Display for Sentinels {
     fn fmt(&self, to: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         let nodes: Vec<String> = self.nodes.iter().map(|node| node.addr().to_string()).collect();
         write!(to, "{} (of {})", self.name, nodes.join(","))
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn only_the_largest_epoch_is_followed() {
-        let newest = Newest::new(None);
-        let told = |epoch, port| Primary { epoch, host: "a".into(), port };
-        for (epoch, port, expected) in [(3, 1, 1), (2, 2, 1), (3, 2, 1), (4, 2, 2), (0, 1, 2)] {
-            hear(&newest, &told(epoch, port));
-            assert_eq!(newest.borrow().as_ref().map(|newest| newest.port), Some(expected), "epoch {epoch}");
-        }
     }
 }
