@@ -320,7 +320,7 @@ impl Inner {
         if text.starts_with("NOSCRIPT") {
             return true;
         }
-        let lacks_read_only = lacks(text, "EVALSHA_RO");
+        let lacks_read_only = lacks(text, "EVALSHA_RO") || lacks(text, "EVAL_RO");
         if !lacks_read_only && lacks(text, "EVALSHA") {
             // It has neither. The next command finds out again what it has: it may be loading the module.
             self.dialect.store(Dialect::of(self.module).0, Ordering::Relaxed);
