@@ -109,7 +109,7 @@ fn limiter(client: &Client, options: &Value) -> Result<Any, Error> {
     let limit = options["limit"].as_u64().unwrap();
     Ok(match options["kind"].as_str().unwrap() {
         "hold" => {
-            let ttl = options["ttl"].is_string().then(|| length(&options["ttl"])).unwrap_or(Duration::from_secs(30));
+            let ttl = if options["ttl"].is_string() { length(&options["ttl"]) } else { Duration::from_secs(30) };
             let mut holds = client.holds(limit).ttl(ttl).local_share(share);
             if options["on_failure"].is_string() {
                 holds = holds.on_failure(policy);

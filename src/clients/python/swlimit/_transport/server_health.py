@@ -218,8 +218,8 @@ class ServerHealth:
         policy = fields.get("maxmemory_policy", "noeviction")
         evicts = policy if fields.get("maxmemory", "0") != "0" and policy != "noeviction" else None
         if evicts is not None and self.evicts is None:
-            log.warning("server %s evicts keys when its memory is full (maxmemory-policy %s): counts may be lost; "
-                        "use noeviction", self.endpoint.name, evicts, extra={"event": "evicts"})
+            log.warning("server %s evicts keys (maxmemory-policy %s), and limits with them: use noeviction",
+                        self.endpoint.name, evicts, extra={"event": "evicts"})
         self.evicts = evicts
 
 
