@@ -775,8 +775,8 @@ local function ask(...)
   return reply
 end
 
--- Store a value that lives for `lives` ms, in a key that lived for `lived` ms more (nil: a new one). §3: a key in which
--- nothing matters goes; the expiry is set only when the end has changed, or UNTIL says when.
+-- Store a value that lives for `lives` ms, in a key that lived for `lived` ms more (nil: a new one, or another block). §3:
+-- a key in which nothing matters goes; the expiry is set only when the end or a block has changed, or UNTIL says when.
 local pending -- SETTLE decides everything before it writes: its writes, {key, value, lives, lived, now, at}
 local function put(key, value, lives, lived)
   if pending then
@@ -1592,7 +1592,7 @@ local function run()
     return build(key, seen.R, seen.N, subs, counts, entry and entry.blocked or 0), true
   end
 
-  -- Store an entry that lived for `lived` ms more (nil: a new key); `whole`: more has changed than the newest running
+  -- Store an entry that lived for `lived` ms more (nil: as in `put`); `whole`: more has changed than the newest running
   -- total.
   local function store(entry, lived, whole)
     local lives = time_to_live(entry)
@@ -1614,7 +1614,7 @@ local function run()
       if not block or blocked then return reply end
       entry = entry or build(key, 0, 0, {}, {}, 0)
       entry.blocked = now + block
-      store(entry, lived, true)
+      store(entry, nil, true)
       return behind(reply, block)
     end
     if granted > MAX - held then fail(OVERFLOW) end
@@ -1651,8 +1651,7 @@ local function run()
     local given = fits and not blocked and request.cost or 0
     local retry = (given > 0 or remaining >= request.cost) and 0 or retry_after(seen, request)
     if begun then
-      entry.blocked, whole = now + begun, true
-      if lived == time_to_live(entry) then lived = nil end
+      entry.blocked, lived, whole = now + begun, nil, true
     end
     store(entry, lived, whole)
     return behind({given, request.limit, remaining, retry, reset_after(seen)}, blocked or begun)
@@ -1711,19 +1710,17 @@ local function run()
   local function begin_block(key)
     local entry = open(key)
     if request.nx and blocked_for(entry) then return entry.blocked end
-    local lived = entry and time_to_live(entry)
     entry = entry or build(key, 0, 0, {}, {}, 0)
     entry.blocked = now + request.duration
-    store(entry, lived, true)
+    store(entry, nil, true)
     return entry.blocked
   end
 
   local function lift_block(key)
     local entry = open(key)
     if not blocked_for(entry) then return 0 end
-    local lived = time_to_live(entry)
     entry.blocked = 0
-    store(entry, lived, true)
+    store(entry, nil, true)
     return 1
   end
 

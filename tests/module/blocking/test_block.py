@@ -331,6 +331,23 @@ def test_a_key_lives_until_the_later_of_its_window_and_its_block(server):
     assert expiry(server) == stored(server, "k")["newest"] + 31 * 60_000
 
 
+@pytest.mark.parametrize("command", [
+    ["BLOCK", "k", "20s"], ["ALLOW", "k", *QUOTA, "BLOCK", "20s"], ["RECORD", "k", *QUOTA, "BLOCK", "20s"]],
+    ids=lambda command: command[0])
+def test_a_key_lives_as_long_as_a_block_behind_its_counts(server, command):
+    """From the block's own instant on, where its counts have less time left; when it is lifted, too."""
+    exhaust(server, NOW)
+    ask(server, f"SWLIMIT.{command[0]}", *command[1:])
+    assert expiry(server) == NOW + 11_000, "by the clock"
+    ask(server, "DEL", "k")
+    ask(server, "SWLIMIT.ALLOW", "k", *QUOTA, "COST", 2, "AT", NOW + 999)
+    ask(server, f"SWLIMIT.{command[0]}", *command[1:], "AT", NOW - 10_000)
+    assert peek(server, NOW + 9_999)[0] == 0
+    assert 20_000 < ask(server, "PTTL", "k")[0] <= 21_000
+    unblock(server, NOW + 5_000)
+    assert 5_000 < ask(server, "PTTL", "k")[0] <= 6_000
+
+
 def test_an_old_log_keeps_its_blocks_as_long_as_they_held(server):
     block(server, "1h", 7)
     assert 3_590_000 < int(server.cli("PTTL", "k")) <= 3_600_000

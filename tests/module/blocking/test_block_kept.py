@@ -161,8 +161,8 @@ def test_effects(start):
     found = written(server, [*record, "BLOCK", "90s"])
     until = NOW + 150_000
     assert found == applied(f"c60000*1@{NOW + 60_000}+3", f"b{until}~{expiry(server)}")
-    assert written(server, ["SWLIMIT.BLOCK", "k", "90000ms", *later]) == applied(f"b{until}"), (
-        "nothing changes, the key's end included")
+    again = written(server, ["SWLIMIT.BLOCK", "k", "90000ms", *later])
+    assert again == applied(f"b{until}~{expiry(server)}"), "the key's end stays, as it has for its counts"
     assert written(server, ["DEL", "k"], ["SWLIMIT.BLOCK", "k", "1", *at], ["SWLIMIT.UNBLOCK", "k", *at])[2:] == (
         applied(f"u@{NOW}")), "the key goes, here as there"
 
@@ -192,8 +192,12 @@ def blocks(server):
         ["SWLIMIT.BLOCK", "lifted", "1h"], ["SWLIMIT.UNBLOCK", "lifted"],
         ["SWLIMIT.RECORD", "open", 2, "1h", "1m"], ["SWLIMIT.BLOCK", "open", "1d"], ["SWLIMIT.UNBLOCK", "open"],
         ["SWLIMIT.BLOCK", b"any \r\n\xff bytes", "1h"],
+        *(command for name in ("by clock", "late") for command in (
+            ["SWLIMIT.RECORD", name, 2, "1h", "1m", "COST", 2, "AT", NOW],
+            ["SWLIMIT.RECORD", name, 2, "1h", "1m", "BLOCK", "2h", *["AT", NOW - HOUR] * (name == "late")])),
     ])
-    return "alone", "long", "first", "begun", "counted", "passed", "kept", "open", b"any \r\n\xff bytes"
+    return ("alone", "long", "first", "begun", "counted", "passed", "kept", "open", "by clock", "late",
+            b"any \r\n\xff bytes")
 
 
 def state(server, keys):

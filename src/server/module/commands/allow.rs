@@ -55,7 +55,7 @@ impl Command for Allow {
                 let block = arguments.block_begun(key.entry(), now);
                 if let Some(duration) = block {
                     let mut change = key.change()?;
-                    change.entry().block(now + duration);
+                    change.block(Some(now + duration));
                     let expiry = change.done(moment);
                     call.replicate(name, Effect::Block { until: now + duration }, expiry);
                 }

@@ -54,7 +54,7 @@ impl Command for Block {
             return Ok(Reply::Integer(now + ms));
         }
         let mut change = key.change()?;
-        change.entry().block(now + duration);
+        change.block(Some(now + duration));
         let expiry = change.done(moment);
         drop(key);
         call.replicate(name, Effect::Block { until: now + duration }, expiry);

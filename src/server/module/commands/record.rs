@@ -67,7 +67,7 @@ impl Command for Record {
         let mut change = key.change()?;
         let decision = record.apply(change.entry()).blocked_for(block);
         if let Some(duration) = block {
-            change.entry().block(now + duration);
+            change.block(Some(now + duration));
         }
         let expiry = change.done(moment);
         drop(key);

@@ -43,7 +43,7 @@ impl Command for Unblock {
             return Ok(Reply::Integer(0));
         }
         let mut change = key.change()?;
-        change.entry().unblock();
+        change.block(None);
         let expiry = change.done(moment);
         drop(key);
         call.replicate(name, Effect::Unblock { instant: moment.now() }, expiry);

@@ -312,9 +312,22 @@ fn delete(handle: *mut raw::RedisModuleKey) {
 pub struct Change<'k, 'a, V = Entry> {
     key: &'k mut Key<'a, V>,
     bytes: usize,
+    /// The value's end before; 0 where the expiry is set whatever it was.
     end: u64,
     /// What the change has put there ends then: the key does not expire before that.
     least: u64,
+}
+
+impl Change<'_, '_> {
+    /// Block until an instant, in ms, or lift the block. The key gets a new expiry even if the value's end stays: the counts
+    /// may be from another moment, which `AT` has said.
+    pub fn block(&mut self, until: Option<u64>) {
+        match until {
+            Some(until) => self.entry().block(until),
+            None => self.entry().unblock(),
+        }
+        self.end = 0;
+    }
 }
 
 impl<V: Value> Change<'_, '_, V> {
