@@ -347,7 +347,7 @@ const INVALIDATIONS = "__redis__:invalidate";
 async function openTo(node: object, listener?: InvalidationListener): Promise<Connection> {
   const opened: Ioredis[] = [];
   const close = () => {
-    for (const one of opened) one.disconnect();
+    for (const one of opened) disconnect(one);
   };
   try {
     const connection = await opening(node as Ioredis, opened);
@@ -374,6 +374,14 @@ async function openTo(node: object, listener?: InvalidationListener): Promise<Co
     close();
     throw error;
   }
+}
+
+/** End a connection. ioredis keeps the process alive for 2 s to end one that has ended, or that was never made. */
+function disconnect(connection: Ioredis): void {
+  const { status, stream } = connection;
+  if (status === "end") return;
+  connection.disconnect();
+  if (status === "connecting") stream?.destroy();
 }
 
 async function opening(node: Ioredis, opened: Ioredis[], options: object = {}): Promise<Ioredis> {

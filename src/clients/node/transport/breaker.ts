@@ -17,6 +17,7 @@ export class Breaker {
   private failures = 0;
   private interval = FIRST_PROBE;
   private timer: NodeJS.Timeout | null = null;
+  private isStopped = false;
 
   /** `probe` resolves when the server is back, or no longer wanted; `closed` is called when the breaker closes. */
   constructor(
@@ -51,14 +52,14 @@ export class Breaker {
 
   /** Probe the server at intervals, unless a probe is scheduled already. */
   schedule(): void {
-    if (this.timer) return;
+    if (this.timer || this.isStopped) return;
     const interval = this.interval * (1 - JITTER + 2 * JITTER * Math.random());
     this.interval = Math.min(2 * this.interval, LAST_PROBE);
     this.timer = setTimeout(() => {
       this.probe().then(
         (found) => {
           this.timer = null;
-          if (found === "back") this.close();
+          if (found === "back" && !this.isStopped) this.close();
         },
         () => {
           this.timer = null;
@@ -68,8 +69,9 @@ export class Breaker {
     }, interval).unref();
   }
 
-  /** Stop probing. */
+  /** Probe no more, also when a probe that is under way fails. */
   stop(): void {
+    this.isStopped = true;
     if (this.timer) clearTimeout(this.timer);
     this.timer = null;
   }

@@ -102,6 +102,7 @@ export class Server {
   private readonly queue: Exchange[] = [];
   private connectingSince: number | null = null;
   private hasServed = false;
+  private isClosed = false;
   /** The write whose failure was counted last. */
   private failedWrite: Batch | null = null;
   /** The writes in a row whose replies came late, and the last of them. */
@@ -190,6 +191,7 @@ export class Server {
   }
 
   close(): void {
+    this.isClosed = true;
     this.breaker.stop();
     this.invalidations?.close();
     this.dropReplacement();
@@ -199,8 +201,14 @@ export class Server {
     }
   }
 
-  /** @internal A reply came. */
-  answered({ sent, isLate, isAlone, timeout, batch, connection }: Exchange): void {
+  /** @internal A reply came that is no error. */
+  served(exchange: Exchange): void {
+    this.hasServed = true;
+    this.answered(exchange);
+  }
+
+  /** A reply came, or an error that is the caller's. */
+  private answered({ sent, isLate, isAlone, timeout, batch, connection }: Exchange): void {
     const now = performance.now();
     const took = now - sent;
     if (isAlone && connection?.isQuiet) {
@@ -210,7 +218,6 @@ export class Server {
       if (isLate) this.lateReply(batch, Math.max(next, this.lateWrites > 0 ? took : 0), timeout);
       else this.setRoundTrip(Math.min(next, timeout));
     }
-    this.hasServed = true;
     this.health.answered(took, isLate);
     if (isLate) return;
     this.lateWrites = 0;
@@ -356,6 +363,10 @@ export class Server {
   }
 
   private replace(fresh: Awaited<ReturnType<NonNullable<Transport["open"]>>>): void {
+    if (this.isClosed) {
+      fresh.close(); // it was being opened
+      return;
+    }
     this.dropReplacement();
     fresh.hold(false);
     const send: Send = (words) => fresh.send(words);
@@ -531,7 +542,7 @@ class Exchange implements PendingReply {
           return this.fail(connection, error);
         }
         this.end(connection);
-        server.answered(this);
+        server.served(this);
         this.resolve(reply);
         server.sendQueued();
       },
