@@ -122,10 +122,10 @@ def fill(caller, name, subintervals=3):
 
     if name == "window":
         for number in range(subintervals):
-            by_script("RECORD", name, 5, f"{subintervals}s", "1s", "COST", 2, "AT", T + 1000 * number, "UNTIL", 0)
+            by_script("RECORD", name, 5, f"{subintervals}s", "1s", "COST", 2, "AT", T + 1000 * number)
         by_script("BLOCK", name, "1h")
     elif name == "budget":
-        by_script("BUDGET", name, 5, END, "FORCE", "COST", 9, "AT", T, "UNTIL", 0)
+        by_script("BUDGET", name, 5, END, "FORCE", "COST", 9, "AT", T)
     else:
         by_script("HOLD", name, MAX, 60, b"\xff\0", "COST", 2**52)
         assert by_script("ADMIT", 3, name, "r", "b", "HOLD", MAX, 60, "id", 1, "RATE", 5, 60, 5, 2, "BUDGET", 5,

@@ -14,6 +14,11 @@ def counted(window, resolution, instant, units=1):
     return f"c{resolution}*{window // resolution}@{instant}+{units}"
 
 
+def kept(words):
+    """A command after which the key has no expiry, however soon it would expire."""
+    return [["MULTI"], words, ["PERSIST", words[1]], ["EXEC"]]
+
+
 def of_vector(case, by_script=False):
     """Commands that come to a case of tests/conformance/vectors/decisions.json: the last one's reply is its decision.
     What they store is kept, whatever the clock says."""
@@ -22,12 +27,14 @@ def of_vector(case, by_script=False):
         quota = 0, f"{stored['window']}ms", f"{stored['resolution']}ms"
         for start, units in stored["counts"]:
             if by_script:
-                yield ["SWLIMIT.RECORD", "k", *quota, "COST", units, "AT", start, "UNTIL", 0]
+                yield from kept(["SWLIMIT.RECORD", "k", *quota, "COST", units, "AT", start])
             else:
                 yield ["SWLIMIT.APPLY", "k", counted(stored["window"], stored["resolution"], start, units) + "~0"]
     if until := case["blocked_until"]:
-        yield ["SWLIMIT.BLOCK", "k", "1ms", "AT", until - 1, "UNTIL", 0] if by_script else [
-            "SWLIMIT.APPLY", "k", f"b{until}~0"]
+        if by_script:
+            yield from kept(["SWLIMIT.BLOCK", "k", "1ms", "AT", until - 1])
+        else:
+            yield ["SWLIMIT.APPLY", "k", f"b{until}~0"]
     asked = case["request"]
     options = [word for word in ("partial", "strict") if asked[word]]
     quota = asked["limit"], f"{asked['window']}ms", f"{asked['resolution']}ms"

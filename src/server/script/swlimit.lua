@@ -7,8 +7,8 @@
 --   EVALSHA    <sha> 1 key HOLD limit ttl id [COST n] [AT unix-ms]
 --
 -- and RECORD, REFUND, BLOCK, UNBLOCK, INFO, RELEASE, RENEW, HOLDERS, ADMIT and SETTLE: the keys are those of EVALSHA,
--- ARGV is the command's name and its other words. A script cannot wait, so HOLD has no WAIT, and it has none of the
--- options that replication uses. ALLOW and PEEK also take one packed argument, which costs less than words: a byte of
+-- ARGV is the command's name and its other words. A script cannot wait, so HOLD has no WAIT.
+-- ALLOW and PEEK also take one packed argument, which costs less than words: a byte of
 -- flags (1: count, as ALLOW does; 2: PARTIAL; 4: STRICT), then limit, resolution (ms), subintervals, cost and,
 -- optionally, AT as unsigned little-endian integers of 8 bytes: struct.pack('<BI8I8I8I8', ...). The reply is packed
 -- too, as three little-endian doubles: granted, remaining, reset_after if the first one is positive, that is, if units
@@ -156,7 +156,7 @@ local several                     -- whether it is a MALLOW, of as many quotas a
 local block, at                   -- options of ALLOW, and of others
 local command                     -- its name
 -- Its other words, by name: limit, cost, partial, strict, and R, N (R in ms), or `ends`, or ttl and id; force; age,
--- since, till (UNTIL), nx; the units of REFUND and the duration of BLOCK. MALLOW and ADMIT have quotas: for each key
+-- since, nx; the units of REFUND and the duration of BLOCK. MALLOW and ADMIT have quotas: for each key
 -- limit, cost and R, N, or `ends`, or ttl and id. RELEASE, RENEW and SETTLE have ids, SETTLE what is used of each key
 -- but the first, HOLDERS how many are shown. `holding`: whether holds may be concerned.
 local request
@@ -294,15 +294,15 @@ else
   end
   if command == 'ALLOW' then options, first = ' COST PARTIAL STRICT BLOCK AT ', 5
   elseif command == 'PEEK' then options, first = ' COST PARTIAL STRICT AT ', 5
-  elseif command == 'RECORD' then options, first = ' COST STRICT AGE BLOCK AT UNTIL ', 5
-  elseif command == 'REFUND' then options, first = ' AGE SINCE AT UNTIL ', 3
-  elseif command == 'BLOCK' then options, first = ' NX AT UNTIL ', 3
-  elseif command == 'UNBLOCK' then options = ' AT UNTIL '
+  elseif command == 'RECORD' then options, first = ' COST STRICT AGE BLOCK AT ', 5
+  elseif command == 'REFUND' then options, first = ' AGE SINCE AT ', 3
+  elseif command == 'BLOCK' then options, first = ' NX AT ', 3
+  elseif command == 'UNBLOCK' then options = ' AT '
   elseif command == 'MALLOW' or command == 'ADMIT' then options = ' STRICT AT '
-  elseif command == 'BUDGET' then options, first = ' COST PARTIAL FORCE AT UNTIL ', 4
+  elseif command == 'BUDGET' then options, first = ' COST PARTIAL FORCE AT ', 4
   else
     request.holding = true
-    if command == 'HOLD' then options, first = ' COST AT UNTIL ', 5
+    if command == 'HOLD' then options, first = ' COST AT ', 5
     elseif command == 'RELEASE' then first = 3
     elseif command == 'RENEW' then first = 4
     elseif command == 'SETTLE' then options, first = ' AT ', 3
@@ -377,15 +377,11 @@ else
         request.ttl = milliseconds(ARGV[2], 1)
         if not request.ttl then return {err = TTL} end
       end
-      -- Ids may be any bytes: only what stands at the end, in this order, is an option.
+      -- Ids may be any bytes: only what stands at the end is an option.
       local start, last = first - 1, #ARGV
-      for _, name in ipairs({'UNTIL', 'AT'}) do
-        if last >= start + 2 and string.upper(ARGV[last - 1]) == name then
-          local instant = integer(ARGV[last], 0)
-          if not instant then return {err = 'ERR ' .. name .. ' must be a Unix time in milliseconds'} end
-          if name == 'UNTIL' then return {err = 'ERR UNTIL needs the module'} end
-          at, last = instant, last - 2
-        end
+      if last >= start + 2 and string.upper(ARGV[last - 1]) == 'AT' then
+        at, last = integer(ARGV[last], 0), last - 2
+        if not at then return {err = 'ERR AT must be a Unix time in milliseconds'} end
       end
       local ids = {}
       request.ids = ids
@@ -432,9 +428,7 @@ else
   while i <= #ARGV do
     local word = ARGV[i]
     local name = string.upper(word)
-    if command == 'HOLD' and (name == 'WAIT' or name == 'END' or name == 'TOKEN' or name == 'RESERVED') then
-      return {err = 'ERR ' .. name .. ' needs the module'}
-    end
+    if command == 'HOLD' and name == 'WAIT' then return {err = 'ERR WAIT needs the module'} end
     if seen[name] or not string.find(options, ' ' .. name .. ' ', 1, true) then return syntax(word) end
     if name == 'AGE' and seen.SINCE or name == 'SINCE' and seen.AGE then return syntax(word) end
     seen[name] = word
@@ -453,12 +447,9 @@ else
         local ms = milliseconds(value, name == 'AGE' and 0 or 1)
         if name == 'AGE' then request.age = ms else block = ms end
         if not ms then fault = 'ERR ' .. name .. ' must be a duration such as 60, 500ms, 5m, 1h or 7d' end
-      elseif name == 'AT' or name == 'UNTIL' or name == 'SINCE' then
+      elseif name == 'AT' or name == 'SINCE' then
         local instant = integer(value, 0)
-        if name == 'AT' then at = instant
-        elseif name == 'UNTIL' then request.till = instant
-        else request.since = instant
-        end
+        if name == 'AT' then at = instant else request.since = instant end
         if not instant then fault = 'ERR ' .. name .. ' must be a Unix time in milliseconds' end
       else return syntax(word) -- several names in one word
       end
@@ -471,7 +462,6 @@ else
   if at and at > LATEST and (command == 'HOLD' or command == 'RENEW' or command == 'ADMIT') then
     return {err = 'ERR AT must be a Unix time in milliseconds'}
   end
-  if command == 'HOLD' and request.till then return syntax(seen.UNTIL) end -- of effects alone
   if request and (request.quotas or request.used) then
     local named = {}
     for _, name in ipairs(KEYS) do
@@ -776,7 +766,7 @@ local function ask(...)
 end
 
 -- Store a value that lives for `lives` ms, in a key that lived for `lived` ms more (nil: a new one, or another block). §3:
--- a key in which nothing matters goes; the expiry is set only when the end or a block has changed, or UNTIL says when.
+-- a key in which nothing matters goes; the expiry is set only when the end or a block has changed.
 local pending -- SETTLE decides everything before it writes: its writes, {key, value, lives, lived, now, at}
 local function put(key, value, lives, lived)
   if pending then
@@ -784,11 +774,6 @@ local function put(key, value, lives, lived)
     return
   end
   if lives <= 0 then return ask('DEL', key) end
-  local till = request.till
-  if till then
-    if till == 0 then return ask('SET', key, value) end
-    return ask('SET', key, value, 'PXAT', string.format('%.0f', till))
-  end
   if lives == lived then return ask('SET', key, value, 'KEEPTTL') end
   if at then return ask('SET', key, value, 'PX', string.format('%.0f', lives)) end
   return ask('SET', key, value, 'PXAT', string.format('%.0f', now + lives))
@@ -1596,7 +1581,7 @@ local function run()
   -- total.
   local function store(entry, lived, whole)
     local lives = time_to_live(entry)
-    if not whole and not pending and not request.till and lives == lived and lives > 0 then
+    if not whole and not pending and lives == lived and lives > 0 then
       return ask('SETRANGE', entry.key, '28', pack('<d', entry.through))
     end
     local head = pack('<I4ddddddddd', MAGIC, entry.R, entry.N, entry.newest, entry.through, entry.slid, entry.blocked,
