@@ -211,7 +211,11 @@ function cluster(client: NodeRedisCluster): Transport {
       const { client } = node as { readonly client?: Duplicate };
       return client?.isReady ? `${client.socketEpoch}` : undefined;
     },
-    open: async (node, listener) => openTo(await topology.nodeClient(node), listener),
+    open: async (node, listener) => {
+      // For what is no node, it would make a client that nobody ends.
+      if (node === client) throw new Error("The client is closed, or knows no server of the slot");
+      return openTo(await topology.nodeClient(node), listener);
+    },
     takesBytes: true,
     isOrdered: false, // a command without a key may go to any node
     tracks: true,
