@@ -40,8 +40,9 @@ def test_a_breaker():
     assert len(opened) == 1
     breaker.answered()
     assert not breaker.is_open
-    breaker.open(Failure("other", "silent"))
-    assert breaker.is_open and len(opened) == 2 and breaker.pause() == pytest.approx(0.1)
+    breaker.open(Failure("other", "silent"), b"m")
+    assert (breaker.is_open, breaker.key, len(opened)) == (True, b"m", 2)
+    assert breaker.pause() == pytest.approx(0.1)
 
 
 @pytest.fixture

@@ -20,6 +20,8 @@ class Acquisition:
 
     def __init__(self, limiter: RateLimiterBase[Any], demand: Demand, ends: float) -> None:
         self._limiter, self._demand, self._ends = limiter, demand, ends
+        self._denied: Decision | None = None
+        """The server's last denial."""
 
     async def outcome(self) -> Decision:
         decision = await self._queue()
@@ -67,7 +69,9 @@ class Acquisition:
                 await limiter._state.follow(server, error, demand.key, limiter._timeout)
                 await self._sleep(0.05)
             except RefusedError as error:
-                if can_wait_again(error) and limiter._clock.monotonic() < ends:
+                if can_wait_again(error):
+                    if limiter._clock.monotonic() >= ends:
+                        return None
                     with suppress(UnavailableError):  # its redirection says where the key is now
                         await limiter._send(Peek(demand.key, demand.quota))
                     await self._sleep(0.05)
@@ -94,10 +98,13 @@ class Acquisition:
             if not has_no_queue(error):
                 raise
             return None
-        return Decision.of(reply, self._demand.quota)
+        decision = Decision.of(reply, self._demand.quota)
+        self._denied = None if decision else decision
+        return decision
 
     async def _ask(self) -> Decision:
-        """Ask without waiting. Who still waits when the limiter is closed is denied."""
+        """Ask without waiting. Who still waits when the limiter is closed is denied; whose time is over gets the
+        server's last denial, not the policy's decision."""
         limiter, demand = self._limiter, self._demand
         if limiter._is_closed:
             denied = Decision.unasked(demand.quota, 0, LAST_PROBE, limiter._local_source)
@@ -106,7 +113,18 @@ class Acquisition:
         known = limiter._known(demand)
         if known is not None:
             return known
-        return await limiter._decide(demand, Allow(*demand[:3]), limiter._timeout)
+        command = Allow(*demand[:3])
+        if self._denied is None or limiter._clock.monotonic() < self._ends:
+            decision = await limiter._decide(demand, command, limiter._timeout)
+        else:
+            try:
+                decision = await limiter._decide_at_server(demand, command, limiter._timeout)
+            except UnavailableError:
+                limiter.statistics.add(self._denied)
+                return self._denied
+        if decision.source == "server" and not decision:
+            self._denied = decision
+        return decision
 
     async def _poll(self) -> Decision:
         """Ask, and ask again while there is hope; in the server's queue as soon as it has a place."""

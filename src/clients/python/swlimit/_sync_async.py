@@ -88,10 +88,11 @@ class Threaded(Kind):
     @staticmethod
     async def _close_client(client: redis.Redis | redis.RedisCluster) -> None:
         client.close()
-        if isinstance(client, redis.RedisCluster):  # which leaves the connection open that it asked first
-            for node in client.nodes_manager.startup_nodes.values():
+        if isinstance(client, redis.RedisCluster):  # which leaves the pools open that it has made from a URL
+            manager = client.nodes_manager
+            for node in (*manager.startup_nodes.values(), *manager.nodes_cache.values()):
                 if node.redis_connection is not None:
-                    node.redis_connection.close()
+                    node.redis_connection.connection_pool.disconnect()
 
     def _check_client(self, client: Any) -> None:
         if not isinstance(client, Client):

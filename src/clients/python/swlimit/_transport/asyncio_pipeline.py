@@ -201,9 +201,12 @@ class Pipeline:
                 self._failed_write = request.sent
                 health.breaker.failed(Failure("no_answer", f"no reply within {timeout * 1000:.0f} ms"),
                                       request.command.key)
-        elif now - max(self.last_reply, request.sent) >= SILENT_TIMEOUTS * timeout:
+        elif (silent_from := max(self.last_reply, request.sent) + SILENT_TIMEOUTS * timeout) > now:
+            request.due = silent_from  # a reply to what was sent before it has come since
+        else:
             health.breaker.open(Failure(
-                "no_answer", f"nothing heard for {SILENT_TIMEOUTS} times {timeout * 1000:.0f} ms"))
+                "no_answer", f"nothing heard for {SILENT_TIMEOUTS} times {timeout * 1000:.0f} ms"),
+                request.command.key)
 
     def _undo(self, request: Request, reply: Any) -> None:
         """Nobody takes this reply; None: no reply. What a policy granted in place of it is kept."""
@@ -220,7 +223,7 @@ class Pipeline:
     async def _run(self) -> None:
         connection = self._health.endpoint.connection(socket_timeout=None, socket_connect_timeout=None)
         tasks: list[asyncio.Task[None]] = []
-        error: BaseException = ConnectionError("closed")
+        error: BaseException = redis.TimeoutError("closed before it replied")
         try:
             try:
                 async with time_limit(self._connect_within):

@@ -50,8 +50,9 @@ class Breaker:
         if self.failures >= FAILURES:
             self.open(failure)
 
-    def open(self, failure: Failure) -> None:
+    def open(self, failure: Failure, key: bytes | None = None) -> None:
         with self._lock:
+            self.key = key or self.key
             opens, self.is_open, self.failure = not self.is_open, True, failure
             if opens:
                 self._pause, self.changed = FIRST_PROBE, time.time()

@@ -149,6 +149,7 @@ class ThreadPool:
     def reset(self) -> None:
         self.generation = object()
         """Another one after all connections were given up."""
+        self._is_ended = False
         self._idle: deque[tuple[Any, float]] = deque()
         self._late: list[Request] = []
         self._reader: threading.Thread | None = None
@@ -215,6 +216,9 @@ class ThreadPool:
 
     def end(self) -> None:
         """Close everything: what late replies may grant is in doubt."""
+        with self._changed:
+            self._is_ended = True
+            self._changed.notify_all()
         self.close()
         late, self._late = self._late, []
         for request in late:
@@ -246,6 +250,8 @@ class ThreadPool:
                 with self._changed:
                     if self._idle:
                         return
+                    if self._is_ended:
+                        raise NotExecuted("the limiter was closed meanwhile")
                     if self._failure is not None and self._attempts != attempts:
                         raise NotExecuted(f"{name}: {self._failure.message}", self._failure.reason)
                     opens = self._opening < min(self._wanted, MOST_OPENING)
@@ -297,14 +303,14 @@ class ThreadPool:
                 self._opening -= 1
                 self._attempts += 1
                 self._failure = failure
-                if failure is None and generation is self.generation:
+                if failure is None and generation is self.generation and not self._is_ended:
                     self._idle.append((connection, time.monotonic()))
                 elif connection is not None:
                     connection.disconnect()
                 changed.notify_all()
 
     def put(self, connection: Any, generation: object) -> None:
-        if generation is not self.generation:
+        if generation is not self.generation or self._is_ended:
             connection.disconnect()
             return
         self._idle.append((connection, time.monotonic()))
@@ -375,7 +381,8 @@ class ThreadPool:
             self._count(request)
         if passed >= SILENT_TIMEOUTS * request.timeout and request.counted == 1:
             request.counted = 2
-            self.health.breaker.open(Failure("no_answer", f"no reply within {passed * 1000:.0f} ms"))
+            self.health.breaker.open(Failure("no_answer", f"no reply within {passed * 1000:.0f} ms"),
+                                     request.command.key)
         return False
 
     def _count(self, request: Request) -> None:
