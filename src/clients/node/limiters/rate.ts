@@ -207,7 +207,7 @@ export class Limiter extends BaseLimiter {
     let isComing = false;
     const late = (reply: Promise<unknown>) => {
       isComing = true;
-      if (keep) reply.catch(() => core.retryQueue.keep(record, true));
+      if (keep) core.retryQueue.expect(record, reply);
     };
     try {
       const reply = replyOf(await core.ask(command, { timeout, module, late }));
