@@ -200,6 +200,9 @@ class AdmissionBase:
         except UnavailableError as error:
             if not isinstance(error, NotExecuted):
                 self._is_in_doubt = True
+            held = self._command().held
+            if held is not None:
+                error.keep({held.key: math.inf})  # a late grant may be the next try's: `_undo` settles it
             if has_waited and self._is_over():
                 return
             if any(member.limiter._on_failure == "error" for member in self._members):
@@ -207,8 +210,10 @@ class AdmissionBase:
             self._decide_here()
             if self.granted:
                 self._kept = {member.key: math.inf if member.limiter._on_failure == "allow" else decision.granted
-                              for member, decision in zip(self._members, self.each)}
-                error.keep(self._kept)
+                              for member, decision in zip(self._members, self.each)
+                              if not isinstance(member, HoldMember)}
+                if held is None:
+                    error.keep(self._kept)
             return
         self._source = "server"
         reserved = [] if self._reserved is None else [self._reserved]

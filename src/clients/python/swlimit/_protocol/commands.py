@@ -453,7 +453,8 @@ class Admit(_SeveralKeys):
 
     def undo(self, reply: Any, sent: float, kept: Kept = NOTHING) -> list[Command]:
         if self.held is not None:
-            if not self.held.own_id or reply is not None and not reply[0]:
+            is_kept = kept.get(self.held.key, 0) >= self.held.cost
+            if not self.held.own_id or is_kept or reply is not None and not reply[0]:
                 return []
             reserved = [(clause.key, 0 if isinstance(clause, HoldClause) else int(min(kept.get(clause.key, 0),
                         clause.cost)))
