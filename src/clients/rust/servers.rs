@@ -181,8 +181,8 @@ impl Reason {
         matches!(self, Self::Code("MISCONF" | "NOREPLICAS" | "OOM" | "READONLY"))
     }
 
-    /// Its name in labels of metrics: `refused`, `unresolved`, `certificate`, `auth`, `bad_reply`, `slow`, `no_answer`, `disconnected`,
-    /// `too_many_clients`, `module_missing`, `cluster`, `other`, or the code.
+    /// Its name in labels of metrics: `refused`, `unresolved`, `certificate`, `auth`, `bad_reply`, `slow`, `no_answer`,
+    /// `disconnected`, `too_many_clients`, `module_missing`, `cluster`, `other`, or the code.
     pub const fn as_str(self) -> &'static str {
         match self {
             Self::Refused => "refused",

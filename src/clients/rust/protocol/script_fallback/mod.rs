@@ -385,7 +385,7 @@ impl Inner {
             // Boxed, because it is rare: it would enlarge every command's future.
             let came = match is_unloaded {
                 true => Box::pin(self.send_texts(commands, &refused, texts)).await?,
-                false => Box::pin(self.send_among(commands, &refused, None)).await?,
+                false => Box::pin(self.send_among(commands, &refused)).await?,
             };
             refused.iter().zip(came).for_each(|((place, _), reply)| replies[*place] = reply);
         }
@@ -405,13 +405,13 @@ impl Inner {
         keys().for_each(|key| self.texts.is_unknown(key));
         let _sending = self.texts.sending.lock().await;
         if self.texts.sent() != texts && !self.texts.needs_text() {
-            let came = self.send_among(others, refused, None).await?;
+            let came = self.send_among(others, refused).await?;
             if !came.iter().any(is_unloaded) {
                 return Ok(came);
             }
         }
         let dialect = Dialect(self.dialect().0 | Dialect::TEXT.0);
-        let came = self.send_among_in(dialect, others, refused, None).await?;
+        let came = self.send_among_in(dialect, others, refused).await?;
         keys().for_each(|key| self.texts.was_sent(key));
         Ok(came)
     }
@@ -427,14 +427,9 @@ impl Inner {
         Ok(())
     }
 
-    /// Sends some commands in their places among others, once a script is loaded; their replies.
-    async fn send_among(
-        &self,
-        others: &[Command],
-        commands: &[(usize, Command)],
-        load: Option<Command>,
-    ) -> Result<Vec<Reply>, Failure> {
-        self.send_among_in(self.dialect(), others, commands, load).await
+    /// Sends some commands in their places among others; their replies.
+    async fn send_among(&self, others: &[Command], commands: &[(usize, Command)]) -> Result<Vec<Reply>, Failure> {
+        self.send_among_in(self.dialect(), others, commands).await
     }
 
     async fn send_among_in(
@@ -442,10 +437,8 @@ impl Inner {
         dialect: Dialect,
         others: &[Command],
         commands: &[(usize, Command)],
-        load: Option<Command>,
     ) -> Result<Vec<Reply>, Failure> {
-        let has_load = load.is_some();
-        let mut all = Vec::from_iter(load);
+        let mut all = Vec::with_capacity(commands.len());
         let mut answers = Vec::with_capacity(commands.len());
         for (place, command) in commands {
             // A node that takes over a slot needs ASKING before each command.
@@ -459,13 +452,7 @@ impl Inner {
         };
         let taken =
             |answer: usize| came.get_mut(answer).map_or(Reply::Nil, |reply| std::mem::replace(reply, Reply::Nil));
-        let mut replies: Vec<_> = answers.into_iter().map(taken).collect();
-        // A user who may not load the script gets that error.
-        if let (true, Some(Reply::Error(why))) = (has_load, came.first()) {
-            let unloaded = replies.iter_mut().filter(|reply| is_unloaded(reply));
-            unloaded.for_each(|reply| *reply = Reply::Error(why.clone()));
-        }
-        Ok(replies)
+        Ok(answers.into_iter().map(taken).collect())
     }
 
     /// The reply as the module gives it. A command that the script has not is unknown where nothing else may be asked.
