@@ -76,9 +76,9 @@ def test_a_password_that_is_wrong_from_the_start(start_daemon, server):
     daemon = starting(start_daemon, limits(), server=url)
     daemon.start()
     address = f"127.0.0.1:{server.port}"
-    eventually(lambda: health(daemon), (200, f"OK, but {address} is unavailable (password): on_failure decides\n"))
+    eventually(lambda: health(daemon), (200, f"OK, but {address} is unavailable (auth): on_failure decides\n"))
     assert daemon.metrics("swlimit_client_server_unavailable") == {(address,): 1}
-    assert set(daemon.metrics("swlimitd_server_unavailable_seconds")) == {(address, "password")}
+    assert set(daemon.metrics("swlimitd_server_unavailable_seconds")) == {(address, "auth")}
     assert daemon.metrics("swlimitd_server_can_decide") == {(): 0}
     status, printed = daemon.run("--check", "--server")
     assert (status, "WRONGPASS" in printed) == (1, True), printed
@@ -99,7 +99,7 @@ def test_a_password_that_changes(start_daemon, server):
         daemon.codes("k=x")
         return health(daemon)[1]
 
-    eventually(lambda: "is unavailable (password): on_failure decides" in said())
+    eventually(lambda: "is unavailable (auth): on_failure decides" in said())
 
 
 @pytest.mark.parametrize("mode, missing, without, decides", [
