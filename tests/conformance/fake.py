@@ -209,14 +209,14 @@ class Server:
         name = command.words[0]
         return (command.is_ours and not self.has_module or name in AMBIENT
                 or name in ("HELLO", "TIME", "INFO", "SUBSCRIBE") or len(command.words) == 1
-                or "swlimit:connected" in command.words[1:3])
+                or "swlimit:connected" in command.words[1:4])
 
     def ambient(self, command):
         name, connection = command.words[0], command.connection
         if command.is_ours and not self.has_module:
             return f"-ERR unknown command 'SWLIMIT.{name}', with args beginning with: "
-        if "swlimit:connected" in command.words[1:3]:  # what swlimitd asks of its own, on connecting
-            return [1, 1, 1, 0, 0] if name == "PEEK" else REFUSED
+        if "swlimit:connected" in command.words[1:4]:  # what swlimitd asks of its own, on connecting
+            return [1, 1, 1, 0, 0] if name in ("PEEK", "EVALSHA_RO") else REFUSED
         if name == "HELLO":
             return {"server": "redis", "version": "7.0.15", "proto": 3 if connection.resp3 else 2,
                     "id": connection.number, "mode": "cluster" if self.cluster else "standalone", "role": "master",
