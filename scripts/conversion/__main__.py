@@ -113,20 +113,21 @@ def write_module(client, key, entry, pttl):
     until = seconds * 1000 + micros // 1000 + pttl if pttl > 0 else 0
     with client.pipeline() as transaction:
         transaction.delete(key)
-        for effect in effects(entry):
-            transaction.execute_command("SWLIMIT.APPLY", key, f"{effect}~{until}")
+        for words in commands(key, entry):
+            transaction.execute_command(*words, "UNTIL", until)
         transaction.execute()
 
 
-def effects(entry):
+def commands(key, entry):
     """What makes such a key."""
     if isinstance(entry, Budget):
-        yield f"p{entry.until}@{entry.since}+{entry.used}"
+        yield "SWLIMIT.BUDGET", key, 0, entry.until, "COST", entry.used, "FORCE", "AT", entry.since
         return
     for start, units in entry.counts:
-        yield f"c{entry.resolution}*{entry.window // entry.resolution}@{start}+{units}"
+        quota = 0, f"{entry.window}ms", f"{entry.resolution}ms"
+        yield "SWLIMIT.RECORD", key, *quota, "COST", units, "AT", start
     if entry.blocked_until:
-        yield f"b{entry.blocked_until}"
+        yield "SWLIMIT.BLOCK", key, "1ms", "AT", entry.blocked_until - 1
 
 
 sys.exit(main())

@@ -6,7 +6,6 @@ import (
 	"fmt"
 	"net"
 	"os"
-	"slices"
 	"strings"
 	"sync"
 	"sync/atomic"
@@ -30,60 +29,60 @@ func TestSlots(t *testing.T) {
 func TestCluster(t *testing.T) {
 	addr := address(t, "cluster")
 	t.Run("scripted", func(t *testing.T) {
-		client := connect(t, &Cluster{Addrs: []string{"127.0.0.1:1", addr}})
+		conn := connect(t, &Cluster{Addrs: []string{"127.0.0.1:1", addr}})
 		for range 10 {
-			scenario(t, "{"+key()+"}", client)
+			scenario(t, "{"+key()+"}", conn)
 		}
-		backends(t, client, 3, "script")
+		backends(t, conn, 3, "script")
 		for range 10 { // each key's windows are in one slot
-			l := must(NewLimits(client, "5/hour; 3/minute", Timeout(20*time.Second), OnFailure(FailError)))
-			if d := must(l.Allow(background, key())); !d.Allowed {
+			if d := must(must(NewLimits(conn, "5/hour; 3/minute", Timeout(20*time.Second), OnFailure(Error))).Allow(background,
+				key())); !d.Allowed {
 				t.Errorf("%+v", d)
 			}
 		}
 		var refused RefusedError
-		l := limiter(t, client, 10)
+		l := limiter(t, conn, 10)
 		if _, err := AllowAll(background, l.Request("{a}", 1), l.Request("{b}", 1)); !errors.As(err, &refused) ||
 			!strings.HasPrefix(err.Error(), "CROSSSLOT ") {
 			t.Error(err)
 		}
-		if _, err := Admit(background, []Part{l.Request("{a}", 1), holding(t, client, 1).Request("{b}", 1)}); !errors.As(err,
+		if _, err := Admit(background, []Part{l.Request("{a}", 1), holding(t, conn, 1).Request("{b}", 1)}); !errors.As(err,
 			&refused) || !strings.HasPrefix(err.Error(), "CROSSSLOT ") {
 			t.Error(err)
 		}
-		hold := must(holding(t, client, 1).TryAcquire(background, "held"))
+		hold := must(holding(t, conn, 1).TryAcquire(background, "held"))
 		got := make(chan *Hold)
-		go func() { got <- must(holding(t, client, 1).Acquire(background, "held")) }()
-		eventually(t, "one waits", func() bool { return inLine(client, "held") == 1 })
+		go func() { got <- must(holding(t, conn, 1).Acquire(background, "held")) }()
+		eventually(t, "one waits", func() bool { return inLine(conn, "held") == 1 })
 		hold.Release()
 		(<-got).Release()
 	})
 	t.Run("a slot moves", func(t *testing.T) { testMovingSlot(t, addr) })
 	t.Run("replies are lost", func(t *testing.T) { testLossyCluster(t, addr) })
 	t.Run("not a cluster", func(t *testing.T) {
-		client := connect(t, &Cluster{Addrs: []string{address(t, "bare")}})
-		scenario(t, key(), client)
-		backends(t, client, 1, "script")
+		conn := connect(t, &Cluster{Addrs: []string{address(t, "bare")}})
+		scenario(t, key(), conn)
+		backends(t, conn, 1, "script")
 	})
 	t.Run("taken over", func(t *testing.T) {
-		client := connect(t, &Cluster{Addrs: []string{addr}})
+		conn := connect(t, &Cluster{Addrs: []string{addr}})
 		var keys []string
 		for range 20 {
 			k := "{" + key() + "}"
-			l := limiter(t, client, 10, Direct)
+			l := limiter(t, conn, 10, Mode(Direct))
 			must(AllowAll(background, l.Request(k+"1", 2), l.Request(k+"2", 3)))
 			keys = append(keys, k)
 		}
-		backends(t, client, 3, "script")
+		backends(t, conn, 3, "script")
 		loadModule(t, addr)
 		newer := connect(t, &Cluster{Addrs: []string{addr}})
 		for i, k := range keys {
-			first, second := client, newer
+			first, second := conn, newer
 			if i%2 == 0 {
-				first, second = newer, client
+				first, second = newer, conn
 			}
-			for at, client := range []*Client{first, second} {
-				l := limiter(t, client, 10, Direct)
+			for at, conn := range []*Conn{first, second} {
+				l := limiter(t, conn, 10, Mode(Direct))
 				all := must(AllowAll(background, l.Request(k+"1", 1), l.Request(k+"2", 1)))
 				one, _ := all.Each[0].Remaining()
 				two, _ := all.Each[1].Remaining()
@@ -92,27 +91,27 @@ func TestCluster(t *testing.T) {
 				}
 			}
 		}
-		if n := client.takenOver.Load() + newer.takenOver.Load(); n < int64(len(keys)) || n > 2*int64(len(keys)) {
+		if n := conn.takenOver.Load() + newer.takenOver.Load(); n < int64(len(keys)) || n > 2*int64(len(keys)) {
 			t.Errorf("%d keys were taken over of %d", n, 2*len(keys))
 		}
 		backends(t, newer, 3, "module")
 	})
 	t.Run("a server dies", func(t *testing.T) {
-		client, k := connect(t, &Cluster{Addrs: []string{addr}}), key()
-		l := limiter(t, client, 1_000_000, Timeout(500*time.Millisecond))
+		conn, k := connect(t, &Cluster{Addrs: []string{addr}}), key()
+		l := limiter(t, conn, 1_000_000, Timeout(500*time.Millisecond))
 		must(l.Allow(background, k))
-		dead := must(client.transport.Primary(background, k)).Addr
-		_, _ = connect(t, Server{Addr: dead}, FollowCluster(ClusterOff)).ask(background, other("", "SHUTDOWN", "NOSAVE"),
+		dead := must(conn.transport.Primary(background, k)).Addr
+		_, _ = connect(t, Server{Addr: dead}).ask(background, other("", "SHUTDOWN", "NOSAVE"),
 			asking{timeout: 20 * time.Second})
 		eventually(t, "its replica grants", func() bool {
 			d, err := l.Allow(background, k)
 			return err == nil && d.Source == FromServer
 		})
-		if now := must(client.transport.Primary(background, k)).Addr; now == dead {
+		if now := must(conn.transport.Primary(background, k)).Addr; now == dead {
 			t.Error("the same address")
 		}
 		eventually(t, "it is asked for no longer", func() bool {
-			for _, state := range client.Servers() {
+			for _, state := range conn.Servers() {
 				if state.Addr == dead {
 					return false
 				}
@@ -128,9 +127,9 @@ func TestCluster(t *testing.T) {
 }
 
 // backends says that so many servers were asked, and what decides at each.
-func backends(t *testing.T, client *Client, most int, backend string) {
+func backends(t *testing.T, conn *Conn, most int, backend string) {
 	t.Helper()
-	states := client.Servers()
+	states := conn.Servers()
 	if len(states) == 0 || len(states) > most {
 		t.Errorf("%+v", states)
 	}
@@ -142,14 +141,14 @@ func backends(t *testing.T, client *Client, most int, backend string) {
 }
 
 // nodes are Conns to each server of a cluster, by its address, and the ids of those that have slots.
-func nodes(t *testing.T, addr string) (conns map[string]*Client, ids map[string]string) {
+func nodes(t *testing.T, addr string) (conns map[string]*Conn, ids map[string]string) {
 	t.Helper()
-	conns, ids = map[string]*Client{}, map[string]string{}
-	all := ask(t, connect(t, Server{Addr: addr}, FollowCluster(ClusterOff)), "CLUSTER", "NODES").(string)
+	conns, ids = map[string]*Conn{}, map[string]string{}
+	all := ask(t, connect(t, Server{Addr: addr}), "CLUSTER", "NODES").(string)
 	for _, line := range strings.Split(strings.TrimSpace(all), "\n") {
 		fields := strings.Fields(line)
 		addr, _, _ := strings.Cut(fields[1], "@")
-		conns[addr] = connect(t, Server{Addr: addr}, FollowCluster(ClusterOff))
+		conns[addr] = connect(t, Server{Addr: addr})
 		if strings.Contains(fields[2], "master") {
 			ids[addr] = fields[0]
 		}
@@ -160,17 +159,17 @@ func nodes(t *testing.T, addr string) (conns map[string]*Client, ids map[string]
 func loadModule(t *testing.T, addr string) {
 	t.Helper()
 	conns, _ := nodes(t, addr)
-	for _, client := range conns {
-		ask(t, client, "MODULE", "LOAD", os.Getenv("SWLIMIT_MODULE"))
+	for _, conn := range conns {
+		ask(t, conn, "MODULE", "LOAD", os.Getenv("SWLIMIT_MODULE"))
 	}
 }
 
 // All that is asked while a slot moves is decided once, wherever the key is.
 func testMovingSlot(t *testing.T, addr string) {
-	client := connect(t, &Cluster{Addrs: []string{addr}})
+	conn := connect(t, &Cluster{Addrs: []string{addr}})
 	k := "{" + key() + "}"
-	l, holds := limiter(t, client, 1_000_000), holding(t, client, 3)
-	from := must(client.transport.Primary(background, k)).Addr
+	l, holds := limiter(t, conn, 1_000_000), holding(t, conn, 3)
+	from := must(conn.transport.Primary(background, k)).Addr
 	conns, ids := nodes(t, addr)
 	var to string
 	for addr := range ids {
@@ -226,7 +225,7 @@ func testMovingSlot(t *testing.T, addr string) {
 	ask(t, conns[from], "CLUSTER", "SETSLOT", slot, "NODE", ids[to])
 	more()
 	eventually(t, "the slot's new server is known", func() bool {
-		return must(client.transport.Primary(background, k)).Addr == to
+		return must(conn.transport.Primary(background, k)).Addr == to
 	})
 	over.Store(true)
 	running.Wait()
@@ -279,7 +278,7 @@ func TestSlotsThatNobodyHas(t *testing.T) {
 		}
 		return noReply
 	})
-	l := limiter(t, connect(t, &Cluster{Addrs: []string{addr}}), 9, Direct)
+	l := limiter(t, connect(t, &Cluster{Addrs: []string{addr}}), 9, Mode(Direct))
 	for range 3 {
 		if _, err := l.Allow(background, "other"); !errors.Is(err, ErrUnavailable) {
 			t.Fatal(err)
@@ -321,7 +320,7 @@ func (r *redirected) Moved(_ context.Context, addr string) (Server, error) {
 
 func TestRedirections(t *testing.T) {
 	transport := new(redirected)
-	client := connect(t, transport)
+	conn := connect(t, transport)
 	for text, want := range map[string]string{
 		"MOVED 1 192.0.2.1:7001":     "192.0.2.1:7001",
 		"ASK 1 host:7001":            "host:7001",
@@ -332,9 +331,8 @@ func TestRedirections(t *testing.T) {
 		"MOVED 1 [2001:db8::1]:7001": "[2001:db8::1]:7001",
 	} {
 		asked := Server{Addr: "[2001:db8::5]:7000"}
-		failed := &call{command: peekCommand("k", &demand{}), owner: newServer(client, asked),
-			connection: &connection{server: asked}}
-		if next, err := client.again(background, failed, text, 0); next == nil || transport.to != want {
+		failed := &call{command: peekCommand("k", &demand{}), owner: newPrimary(conn, asked), link: &link{server: asked}}
+		if next, err := conn.again(background, failed, text, 0); next == nil || transport.to != want {
 			t.Errorf("%s: %s, %v", text, transport.to, err)
 		}
 	}
@@ -354,36 +352,33 @@ func TestCancelledWhileASlotMoves(t *testing.T) {
 		}
 		return noReply
 	})
-	l := limiter(t, connect(t, Server{Addr: addr}), 1, OnFailure(FailAllow))
-	if d, err := l.Peek(ctx, "k"); err != context.Canceled {
+	if d, err := limiter(t, connect(t, Server{Addr: addr}), 1, OnFailure(Allow)).Peek(ctx, "k"); err != context.Canceled {
 		t.Errorf("%+v, %v", d, err)
 	}
 }
 
 // switching is the Transport of a primary that another follows.
 type switching struct {
-	now    atomic.Pointer[Server]
-	client *Client
+	now  atomic.Pointer[Server]
+	left func(addr string)
 }
 
 func (s *switching) Primary(context.Context, string) (Server, error) { return *s.now.Load(), nil }
 func (s *switching) Moved(context.Context, string) (Server, error) {
 	return Server{}, errors.New("nowhere")
 }
-func (s *switching) begin(c *Client) error { s.client = c; return nil }
-func (s *switching) unavailable(string)    {}
-func (s *switching) end()                  {}
+func (s *switching) OnLeave(left func(addr string)) { s.left = left }
 
 // Who waits in the queue of a server that is the primary no longer waits at the next one.
 func TestWaitsLeaveWithThePrimary(t *testing.T) {
 	first, transport, k := Server{Addr: address(t, "main")}, new(switching), key()
 	transport.now.Store(&first)
-	client := connect(t, transport)
-	l := limiter(t, client, 1)
+	conn := connect(t, transport)
+	l := limiter(t, conn, 1)
 	must(l.Allow(background, k))
 	got := make(chan error, 1)
 	go func() { got <- l.Wait(background, k) }()
-	direct := dial(t)
+	direct := server(t)
 	eventually(t, "it waits", func() bool {
 		for _, line := range strings.Split(ask(t, direct, "CLIENT", "LIST").(string), "\n") {
 			if strings.Contains(line, "flags=b") && strings.Contains(line, "cmd=swlimit.acquire") {
@@ -392,9 +387,9 @@ func TestWaitsLeaveWithThePrimary(t *testing.T) {
 		}
 		return false
 	})
-	old := must(client.serverAt(first))
+	old := must(conn.primaryAt(first))
 	transport.now.Store(&Server{Addr: address(t, "bare")})
-	client.leave(first.Addr)
+	transport.left(first.Addr)
 	select {
 	case err := <-got:
 		if err != nil {
@@ -403,7 +398,7 @@ func TestWaitsLeaveWithThePrimary(t *testing.T) {
 	case <-time.After(20 * time.Second):
 		t.Error("it waits still")
 	}
-	if slices.ContainsFunc(old.connections, func(cn *connection) bool { return !cn.isGone() }) {
+	if !old.current().isGone() {
 		t.Error("a connection to a server that was left")
 	}
 }
@@ -430,17 +425,17 @@ func TestWaitsEndWhereTheyAre(t *testing.T) {
 	}
 	transport := new(switching)
 	transport.now.Store(&Server{Addr: addr()})
-	client := connect(t, transport)
+	conn := connect(t, transport)
 	ctx, cancel := context.WithCancel(background)
 	got := make(chan error, 1)
-	go func() { got <- limiter(t, client, 1).Wait(ctx, "k") }()
+	go func() { got <- limiter(t, conn, 1).Wait(ctx, "k") }()
 	eventually(t, "it waits", waits.Load)
 	transport.now.Store(&Server{Addr: addr()})
 	cancel()
 	if err := <-got; err != context.Canceled {
 		t.Error(err)
 	}
-	eventually(t, "it is over", func() bool { return client.pending.Load() == 0 })
+	eventually(t, "it is over", func() bool { return conn.pending.Load() == 0 })
 	if unblocked.Load() {
 		t.Error("another server was asked to end it")
 	}
@@ -450,17 +445,17 @@ func TestWaitsEndWhereTheyAre(t *testing.T) {
 func TestCloseLeavesDials(t *testing.T) {
 	dialling, over := make(chan bool, 1), make(chan bool)
 	defer close(over)
-	client := must(NewClient(Server{Dial: func(context.Context, string, string) (net.Conn, error) {
+	conn := NewConn(Server{Dial: func(context.Context, string, string) (net.Conn, error) {
 		dialling <- true
 		<-over
 		return nil, net.ErrClosed
-	}}))
+	}})
 	go func() {
-		_, _ = must(New(client, Quota{Limit: 1, Window: time.Minute}, Direct)).Allow(background, "k")
+		_, _ = must(New(conn, Quota{Limit: 1, Window: time.Minute}, Mode(Direct))).Allow(background, "k")
 	}()
 	<-dialling
 	closed := make(chan bool)
-	go func() { client.Close(); close(closed) }()
+	go func() { conn.Close(); close(closed) }()
 	select {
 	case <-closed:
 	case <-time.After(20 * time.Second):

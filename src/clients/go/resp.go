@@ -166,9 +166,4 @@ func parseInt(digits []byte) (int64, error) {
 
 var errBroken = fmt.Errorf("the server does not speak the protocol of Redis")
 
-// unexpected is the failure of a reply that is not understood. What it may have granted is undone where that is
-// possible.
-func unexpected(reply any) error {
-	text := "the reply is not understood: " + quoted(fmt.Sprint(reply))
-	return &unavailable{text: text, reason: reasonBadReply, sent: true}
-}
+func unexpected(reply any) error { return RefusedError(fmt.Sprintf("unexpected reply: %.200v", reply)) }

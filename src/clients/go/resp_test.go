@@ -57,7 +57,7 @@ func FuzzReplies(f *testing.F) {
 				return
 			}
 			if text, ok := reply.(serverError); ok {
-				_ = reasonOfReply(string(text))
+				_ = reasonOf(text.Error())
 				if err := understood(text); err == nil || errors.Is(err, ErrArgument) {
 					t.Error(err)
 				}

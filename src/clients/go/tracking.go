@@ -19,10 +19,10 @@ const (
 // key goes out on its connection, which has client tracking on: that registers the key, and the server says once when
 // it changes. PEEK's own reply, and not the denial's, is what is remembered.
 type tracker struct {
-	server *server
+	primary *primary
 
 	mu           sync.Mutex
-	connection   *connection
+	link         *link
 	opening      chan struct{} // closed when that is over
 	refusedUntil time.Duration
 	looking      map[string]bool
@@ -32,7 +32,7 @@ type tracker struct {
 func (t *tracker) isOpen() bool {
 	t.mu.Lock()
 	defer t.mu.Unlock()
-	return t.connection != nil
+	return t.link != nil
 }
 
 // denied remembers what the server denied to a request that would have begun a block of so many ms.
@@ -45,10 +45,10 @@ func (t *tracker) denied(key string, wanted *demand, r reply, asked question, bl
 	if r.retryAfter < 0 {
 		return
 	}
-	c, wait := t.server.client, duration(r.retryAfter)
-	short := max(shortDenial, shortInTrips*t.server.trip())
+	c, wait := t.primary.conn, duration(r.retryAfter)
+	short := max(shortDenial, shortInTrips*t.primary.trip())
 	t.mu.Lock()
-	refused := t.connection == nil && now() < t.refusedUntil
+	refused := t.link == nil && now() < t.refusedUntil
 	// Nothing is remembered from before the server sent invalidations.
 	isShort := wait <= short && asked.tracked
 	looks := !refused && !isShort && !t.looking[look] && c.denials.paysToLook(key, now(), wait)
@@ -75,18 +75,18 @@ func (t *tracker) denied(key string, wanted *demand, r reply, asked question, bl
 }
 
 func (t *tracker) look(key string, wanted *demand, peek command, block int64) {
-	c := t.server.client
+	c := t.primary.conn
 	ctx, cancel := context.WithTimeout(c.ctx, silence)
 	defer cancel()
-	cn := t.open(ctx)
-	if cn == nil {
+	l := t.open(ctx)
+	if l == nil {
 		return
 	}
 	asked := c.denials.ask(key, true)
 	pttl := &call{command: other(key, "PTTL", key), done: make(chan struct{})}
 	first := &call{command: peek, done: make(chan struct{})}
-	cn.add(first)
-	cn.add(pttl)
+	l.add(first)
+	l.add(pttl)
 	for _, each := range []*call{first, pttl} {
 		select {
 		case <-each.done:
@@ -95,14 +95,14 @@ func (t *tracker) look(key string, wanted *demand, peek command, block int64) {
 		}
 	}
 	if lacksRight(first.err) || lacksRight(pttl.err) {
-		t.refuse(cn, forbiddenTime)
+		t.refuse(l, forbiddenTime)
 		return
 	}
 	if text, ok := first.err.(serverError); ok {
 		if strings.HasPrefix(string(text), "NOSCRIPT") {
-			_, _ = cn.do(ctx, command{arguments: []string{"SCRIPT", "LOAD", script.Text}}) // for the next look
+			_, _ = l.do(ctx, command{arguments: []string{"SCRIPT", "LOAD", script.Text}}) // for the next look
 		} else if strings.HasPrefix(string(text), "WRONGTYPE") || unknownCommand.MatchString(string(text)) {
-			cn.fail(errors.New("the module has come or gone")) // which the next connection finds out
+			l.fail(errors.New("the module has come or gone")) // which the next connection finds out
 		}
 		return
 	}
@@ -125,11 +125,11 @@ func lacksRight(err error) bool {
 }
 
 // open is the connection, once it is up; nil where there is none.
-func (t *tracker) open(ctx context.Context) *connection {
+func (t *tracker) open(ctx context.Context) *link {
 	t.mu.Lock()
-	if t.connection != nil || now() < t.refusedUntil {
+	if t.link != nil || now() < t.refusedUntil {
 		defer t.mu.Unlock()
-		return t.connection
+		return t.link
 	}
 	opening := t.opening
 	if opening == nil {
@@ -141,7 +141,7 @@ func (t *tracker) open(ctx context.Context) *connection {
 		close(opening)
 		t.opening = nil
 		defer t.mu.Unlock()
-		return t.connection
+		return t.link
 	}
 	t.mu.Unlock()
 	select {
@@ -150,26 +150,26 @@ func (t *tracker) open(ctx context.Context) *connection {
 	}
 	t.mu.Lock()
 	defer t.mu.Unlock()
-	return t.connection
+	return t.link
 }
 
 func (t *tracker) connect(ctx context.Context) {
-	c := t.server.client
-	cn := c.connect(nil, t.server.at, t.invalidated, t.lost)
+	c := t.primary.conn
+	l := c.connect(t.primary.server, t.invalidated, t.lost)
 	select {
-	case <-cn.ready:
+	case <-l.ready:
 	case <-ctx.Done():
-		cn.fail(ctx.Err())
+		l.fail(ctx.Err())
 	}
-	cn.mu.Lock()
-	up, err := cn.up, cn.err
-	cn.mu.Unlock()
+	l.mu.Lock()
+	up, err := l.up, l.err
+	l.mu.Unlock()
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	switch {
-	case up && !cn.isGone(): // else lost has come before
-		t.connection = cn
-		c.spawn(func() { t.watch(cn) })
+	case up && !l.isGone(): // else lost has come before
+		t.link = l
+		c.spawn(func() { t.watch(l) })
 	case lacksRight(err):
 		t.refusedUntil = now() + forbiddenTime
 	default:
@@ -182,7 +182,7 @@ func (t *tracker) invalidated(push pushed) {
 	if len(push) < 2 || push[0] != "invalidate" {
 		return
 	}
-	c := t.server.client
+	c := t.primary.conn
 	keys, ok := push[1].([]any)
 	if !ok {
 		c.denials.forgetAll()
@@ -200,59 +200,59 @@ func (t *tracker) invalidated(push pushed) {
 // register has the server announce a key's next change, where it announces any.
 func (t *tracker) register(ctx context.Context, key string) {
 	t.mu.Lock()
-	cn := t.connection
+	l := t.link
 	t.mu.Unlock()
-	if cn != nil {
-		_, _ = cn.do(ctx, other(key, "PTTL", key))
+	if l != nil {
+		_, _ = l.do(ctx, other(key, "PTTL", key))
 	}
 }
 
 // lost forgets everything, because the connection is gone, and its invalidations with it.
-func (t *tracker) lost(cn *connection) {
+func (t *tracker) lost(l *link) {
 	t.mu.Lock()
-	if t.connection == cn {
-		t.connection = nil
+	if t.link == l {
+		t.link = nil
 	}
 	t.mu.Unlock()
-	t.server.client.denials.forgetAll()
-	t.server.client.waits.allChanged()
+	t.primary.conn.denials.forgetAll()
+	t.primary.conn.waits.allChanged()
 }
 
-func (t *tracker) refuse(cn *connection, pause time.Duration) {
+func (t *tracker) refuse(l *link, pause time.Duration) {
 	t.mu.Lock()
 	t.refusedUntil = now() + pause
 	t.mu.Unlock()
-	cn.fail(ErrClosed)
+	l.fail(ErrClosed)
 }
 
 func (t *tracker) close() {
 	t.mu.Lock()
-	cn := t.connection
+	l := t.link
 	t.mu.Unlock()
-	if cn != nil {
-		cn.fail(ErrClosed)
+	if l != nil {
+		l.fail(ErrClosed)
 	}
 }
 
 // watch asks a connection that has been silent whether it is still there: nobody else notices one that is half open
 // while everything is denied without asking.
-func (t *tracker) watch(cn *connection) {
+func (t *tracker) watch(l *link) {
 	ticker := time.NewTicker(silence)
 	defer ticker.Stop()
 	for {
 		select {
 		case <-ticker.C:
-		case <-cn.gone:
+		case <-l.gone:
 			return
 		}
-		if t.server.client.denials.size.Load() == 0 || now()-time.Duration(cn.heard.Load()) < silence {
+		if t.primary.conn.denials.size.Load() == 0 || now()-time.Duration(l.heard.Load()) < silence {
 			continue
 		}
-		ctx, cancel := context.WithTimeout(t.server.client.ctx, silence)
-		_, err := cn.do(ctx, command{arguments: []string{"PING"}})
+		ctx, cancel := context.WithTimeout(t.primary.conn.ctx, silence)
+		_, err := l.do(ctx, command{arguments: []string{"PING"}})
 		cancel()
 		if err != nil && !lacksRight(err) {
-			cn.fail(err)
+			l.fail(err)
 		}
 	}
 }

@@ -4,7 +4,6 @@
 
 mod answer;
 mod caches;
-mod check;
 mod client;
 mod decide;
 mod explanation;
@@ -15,11 +14,10 @@ mod limiters;
 mod plan;
 mod question;
 mod refusal;
-pub mod rights;
+mod rights;
 
 pub use answer::{Answer, Source};
-pub use check::{check, fastest_trip, Checked};
-pub use client::{checker, client};
+pub use client::{check, checker, client, Checked};
 pub use explanation::{Explanation, Mismatch};
 pub use holds::TakenHold;
 pub use limiters::Limiters;
@@ -28,4 +26,4 @@ pub use plan::{retry_after, Descriptor, Plan};
 pub use question::COMPARISONS;
 pub use question::{Operation, Question, Role};
 pub use refusal::Refusal;
-pub use swlimit_client::{headers, Backend, Client, DeniedKey, Error, KeyInfo, ServerState, State, Statistics};
+pub use swlimit_client::{headers, Backend, Client, DeniedKey, Error, KeyInfo, State, Statistics};

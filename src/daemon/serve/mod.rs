@@ -1,7 +1,6 @@
 //! Listening, TLS, reload and shutdown.
 
 mod addresses;
-mod check;
 mod connections;
 pub mod grpc;
 pub mod http;

@@ -32,8 +32,8 @@ pub struct Options {
     pub block: Option<u64>,
     /// `AT unix-ms`
     pub at: Option<u64>,
-    /// `WAIT timeout`, instead of `AT`, in ms.
-    pub wait: Option<u64>,
+    /// `UNTIL unix-ms`
+    pub until: Option<u64>,
 }
 
 /// An option's name.
@@ -55,16 +55,25 @@ pub enum Keyword {
     Block,
     /// `AT unix-ms`
     At,
+    /// `UNTIL unix-ms`
+    Until,
     /// `FORCE`
     Force,
-    /// `WAIT timeout`, instead of `AT`
+    /// `END unix-ms`
+    End,
+    /// `TOKEN n`
+    Token,
+    /// `RESERVED count word …`
+    Reserved,
+    /// `WAIT timeout`
     Wait,
 }
 
 impl Keyword {
-    const NAMES: [(&'static [u8], Self); 10] = [
+    const NAMES: [(&'static [u8], Self); 14] = [
         (b"COST", Keyword::Cost),
         (b"AT", Keyword::At),
+        (b"UNTIL", Keyword::Until),
         (b"STRICT", Keyword::Strict),
         (b"PARTIAL", Keyword::Partial),
         (b"BLOCK", Keyword::Block),
@@ -72,6 +81,9 @@ impl Keyword {
         (b"SINCE", Keyword::Since),
         (b"NX", Keyword::Nx),
         (b"FORCE", Keyword::Force),
+        (b"END", Keyword::End),
+        (b"TOKEN", Keyword::Token),
+        (b"RESERVED", Keyword::Reserved),
         (b"WAIT", Keyword::Wait),
     ];
 
@@ -80,8 +92,6 @@ impl Keyword {
         match self {
             Keyword::Age => Some(Keyword::Since),
             Keyword::Since => Some(Keyword::Age),
-            Keyword::Wait => Some(Keyword::At),
-            Keyword::At => Some(Keyword::Wait),
             _ => None,
         }
     }
@@ -103,7 +113,7 @@ impl Default for Options {
             since: None,
             block: None,
             at: None,
-            wait: None,
+            until: None,
         }
     }
 }
@@ -240,17 +250,12 @@ impl Options {
             Keyword::Since => self.since = Some(integer(value()?).ok_or(Error::Instant("SINCE"))?),
             Keyword::Block => self.block = Some(duration(value()?).ok_or(Error::Duration("BLOCK"))?),
             Keyword::At => self.at = Some(integer(value()?).ok_or(Error::Instant("AT"))?),
-            Keyword::Wait => {
-                let timeout = duration_or_zero(value()?).filter(|ms| *ms <= MAX_WAIT);
-                self.wait = Some(timeout.ok_or(Error::Duration("timeout"))?);
-            }
+            Keyword::Until => self.until = Some(integer(value()?).ok_or(Error::Instant("UNTIL"))?),
+            Keyword::End | Keyword::Token | Keyword::Reserved | Keyword::Wait => return Err(values.syntax()),
         }
         Ok(())
     }
 }
-
-/// The longest wait of a hold, in ms: an hour.
-const MAX_WAIT: u64 = 60 * 60 * 1000;
 
 /// An error if one of these keys is named twice.
 pub fn distinct(keys: &[&[u8]]) -> Result<(), Error> {
@@ -278,7 +283,7 @@ mod tests {
 
     fn options(words: &[&str]) -> Result<Options, Error> {
         use Keyword::*;
-        words.iter().map(|word| word.as_bytes()).options(&[Cost, Partial, Strict, Age, Since, Block, At, Wait])
+        words.iter().map(|word| word.as_bytes()).options(&[Cost, Partial, Strict, Age, Since, Block, At, Until])
     }
 
     #[test]
@@ -324,9 +329,9 @@ mod tests {
             since: None,
             block: Some(60_000),
             at: Some(7),
-            wait: None,
+            until: Some(8),
         };
-        let words = ["at", "7", "STRICT", "Partial", "cost", "3", "Block", "1m", "age", "0"];
+        let words = ["at", "7", "STRICT", "Partial", "cost", "3", "until", "8", "Block", "1m", "age", "0"];
         assert_eq!(options(&words), Ok(all));
         assert_eq!(options(&[]), Ok(Options::default()));
         assert_eq!(options(&["Since", "7"]), Ok(Options { since: Some(7), ..Options::default() }));
@@ -341,10 +346,7 @@ mod tests {
         assert_eq!(options(&[""]), near(""));
         assert_eq!(options(&["COST", "0"]), Err(Error::Units("cost")));
         assert_eq!(options(&["AT", "-1"]), Err(Error::Instant("AT")));
-        assert_eq!(options(&["WAIT", "1s"]), Ok(Options { wait: Some(1000), ..Options::default() }));
-        assert_eq!(options(&["WAIT", "61m"]), Err(Error::Duration("timeout")));
-        assert_eq!(options(&["WAIT", "1s", "AT", "7"]), near("AT"));
-        assert_eq!(options(&["AT", "7", "wait", "1s"]), near("wait"));
+        assert_eq!(options(&["UNTIL", "x"]), Err(Error::Instant("UNTIL")));
         assert_eq!(options(&["SINCE", "1s"]), Err(Error::Instant("SINCE")));
         assert_eq!(options(&["AGE", "x"]), Err(Error::Duration("AGE")));
         assert_eq!(options(&["BLOCK", "0"]), Err(Error::Duration("BLOCK")));

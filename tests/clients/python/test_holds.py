@@ -15,7 +15,6 @@ import swlimit
 from support.contents import info
 from support.relay import Relay
 from support.waiting import eventually
-from swlimit._protocol.replies import Failure
 
 from .scripted import speaking
 
@@ -74,7 +73,7 @@ def test_taken_denied_and_released(holds, server, kind):
     assert [holder.token for holder in limiter.holders("k", 1)] == [second.token]
     assert limiter.hold("k", 2).retry_after is not None
     assert limiter.hold("k", 2, limit=3, ttl="1h").granted == 2
-    assert limiter.hold("k", 3).never
+    assert limiter.hold("k", 3).retry_after == float("inf")
     assert limiter.statistics.server == 6
 
 
@@ -131,7 +130,7 @@ def test_the_server_is_away_and_comes_back(kind, holds, server):
         eventually(lambda: limiter.hold("warm").source == "server")
         guard = eventually(lambda: limiter.hold("k"))
         relay.swallows = True
-        eventually(lambda: limiter.hold("other").source == "failure" and limiter.servers()[0].state == "unavailable")
+        eventually(lambda: limiter.hold("other").source == "failure" and limiter.servers()[0].state == "away")
         before = end_of(server, guard)
         time.sleep(1)
         relay.swallows = False
@@ -160,8 +159,8 @@ def test_what_was_never_asked_is_not_released(kind, holds, server):
     limiter = holds(1, client=client, on_failure="deny")
     assert limiter.hold("warm").source == "server"
     at, = limiter._state.topology.all()
-    with patch.object(at.connections, "probe", side_effect=swlimit.UnavailableError("a test")):
-        kind.call(at.breaker.open, Failure("other", "a test"))
+    with patch.object(at.wire, "probe", side_effect=swlimit.ServerAway("a test")):
+        kind.call(at.breaker.open, "a test")
         for _ in range(3):
             assert limiter.hold("k").source == "failure"
             assert not kind.admit([limiter.request("k")])
@@ -180,7 +179,7 @@ def test_by_policy(kind, holds):
     def away(**options):
         return holds(20, client=kind.client(kind.lazy, port=1), **options)
 
-    local = away(local_share=0.1, on_failure="local")
+    local = away(local_share=0.1)
     guards = [local.hold("k") for _ in range(3)]
     assert [(guard.granted, guard.limit, guard.token, guard.source) for guard in guards] == [
         (1, 2, None, "failure"), (1, 2, None, "failure"), (0, 2, None, "failure")]
@@ -188,8 +187,8 @@ def test_by_policy(kind, holds):
     assert local.hold("k") and guards[1].is_live
     assert away(on_failure="allow").hold("k").granted == 1
     assert not away(on_failure="deny").hold("k")
-    with pytest.raises(swlimit.UnavailableError):
-        away().hold("k")
+    with pytest.raises(swlimit.ServerAway):
+        away(on_failure="error").hold("k")
 
 
 def waiting_for(kind, call, ready):

@@ -1,13 +1,6 @@
-/** A map with a maximum number of keys. Entries that were not used for the longest time go first, and pinned ones last. */
+/** A map with a maximum number of keys. The oldest entries go first. */
 export class BoundedMap<Value> extends Map<string, Value> {
-  /** How many were removed because there were too many. */
-  evicted = 0;
-
-  /** `isPinned`: entries that stay, as long as they are at most half of all. */
-  constructor(
-    private readonly maxKeys: number,
-    private readonly isPinned: (value: Value) => boolean = () => false,
-  ) {
+  constructor(private readonly maxKeys: number) {
     super();
   }
 
@@ -17,27 +10,12 @@ export class BoundedMap<Value> extends Map<string, Value> {
     return this;
   }
 
-  /** The value of a key, which is the newest now. */
-  used(key: string): Value | undefined {
-    const value = this.get(key);
-    if (value !== undefined) {
-      this.delete(key);
-      super.set(key, value);
-    }
-    return value;
-  }
-
   /** Remove several at once: a new iterator skips all removed entries, and a kept one keeps them in memory. */
   private removeOldest(): void {
     let left = Math.max(1, Math.floor(this.maxKeys / 16));
-    let pinned = 0;
-    for (const [key, value] of this) {
+    for (const key of this.keys()) {
       this.delete(key);
-      if (this.isPinned(value) && ++pinned <= this.maxKeys / 2) super.set(key, value);
-      else {
-        this.evicted++;
-        if (--left === 0) return;
-      }
+      if (--left === 0) return;
     }
   }
 }

@@ -4,20 +4,12 @@ import { inTime } from "./timeout.js";
 export class FairQueue {
   private readonly last = new Map<string, Promise<void>>();
 
-  /** Whether a request for the key waits here. */
-  isWaitedFor(key: string): boolean {
-    return this.last.has(key);
-  }
-
-  /**
-   * Do `work` when all earlier requests for the key are done, and say whether there were any; `giveUp` when that takes
-   * longer than `ms`.
-   */
+  /** Do `work` when all earlier requests for the key are done; `giveUp` when that takes longer than `ms`. */
   async take<T>(
     key: string,
     ms: number,
     signal: AbortSignal | undefined,
-    work: (hasWaited: boolean) => Promise<T>,
+    work: () => Promise<T>,
     giveUp: () => Promise<T>,
   ): Promise<T> {
     const before = this.last.get(key);
@@ -32,7 +24,7 @@ export class FairQueue {
     });
     try {
       if (before && !(await inTime(before, ms, signal))) return await giveUp();
-      return await work(before !== undefined);
+      return await work();
     } finally {
       over();
     }

@@ -158,11 +158,11 @@ class HoldMember:
 
 
 CountedMember = RateMember | BudgetMember
-AnyMember = CountedMember | HoldMember
+Member = CountedMember | HoldMember
 AnyRequest = Request[Any] | BudgetRequest[Any] | HoldRequest[Any]
 
 
-def member_of(request: AnyRequest, max_age: float) -> AnyMember:
+def member_of(request: AnyRequest, max_age: float) -> Member:
     if isinstance(request, Request):
         return RateMember(request)
     if isinstance(request, BudgetRequest):

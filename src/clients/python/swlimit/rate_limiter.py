@@ -5,16 +5,16 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, ParamSpec, TypeVar, cast
 
 from ._acquisition import Acquisition
-from ._base import ClusterMode, Key, KeyOf, checked_name, key_of, longest_wait
+from ._base import Key, KeyOf, checked_name, key_of, longest_wait
 from ._core.decision import Decision
 from ._core.quota import Duration, checked_flag, checked_integer, milliseconds
 from ._core.rates import parse_rate
 from ._protocol.commands import Allow, Block, Command, Delete, Peek, Record, Refund, Unblock
 from ._rate_base import Options, RateLimiterBase, Request
 from ._sync_async import AsyncClient, Awaited, C, Client, Threaded, dual_method
-from ._transport.core import PendingRecord
+from ._transport.client_state import PendingRecord
 from ._transport.thread_backend import run
-from .errors import DeniedError, UnavailableError
+from .errors import DeniedError, ServerAway
 
 if TYPE_CHECKING:
     from typing_extensions import Self, Unpack
@@ -26,19 +26,17 @@ R = TypeVar("R")
 class _RateLimiter(RateLimiterBase[C]):
     """The methods of `Limiter` and `AsyncLimiter`."""
 
+    _open: Any
+
     @classmethod
-    def from_url(cls, url: str, rate: str, resolution: Duration | None = None, *, cluster: ClusterMode = "auto",
+    def from_url(cls, url: str, rate: str, resolution: Duration | None = None,
                  **options: "Unpack[Options]") -> "Self":
         """A limiter of one rate, such as `100/minute`, on the server of a URL as redis-py takes it. Closing the limiter
-        closes the client that it has made.
-
-        cluster: whether the server is part of a cluster, whose servers are asked then: by default ("auto") the server
-            says so.
-        """
+        closes the client that it has made."""
         limit, window = parse_rate(rate)
-        client, open_cluster = cls._open_url(url, cluster)
+        client = cls._open(url)
         limiter = cls(client, limit, f"{window}ms", resolution, **options)
-        limiter._opened_by(client, open_cluster)
+        limiter._opened = client
         return limiter
 
     async def _allow(self, key: Key, cost: int = 1, *, partial: bool = False, block: Duration | None = None,
@@ -83,8 +81,8 @@ class _RateLimiter(RateLimiterBase[C]):
                       limit: int | None = None, keep: bool = False) -> Decision:
         """Count, whatever the limit; `age` ago.
 
-        While the server is unavailable, raises UnavailableError; with `keep` it is counted here, and on the server when
-        that is back.
+        While the server is unavailable, raises ServerAway; with `keep` it is counted here, and on the server when that
+        is back.
         """
         demand = self._with_its_limit(self._demand(key, cost, False, block, limit))
         checked_flag(keep, "keep")
@@ -96,7 +94,7 @@ class _RateLimiter(RateLimiterBase[C]):
         began = time.monotonic()
         try:
             return self._heard(demand, await self._decide(demand, make(0), self._timeout), False)
-        except UnavailableError:
+        except ServerAway:
             server = self._state.of(demand.key) if keep and self._state is not None else None
             if self._state is None or server is None:
                 raise
@@ -104,28 +102,27 @@ class _RateLimiter(RateLimiterBase[C]):
         return self._count_here(make(0), "failure")
 
     async def _refund(self, key: Key, units: int = 1, *, age: Duration | None = None) -> int:
-        """Give back units: the newest, or those counted that long ago. Returns how many. Raises UnavailableError."""
+        """Give back units: the newest, or those counted that long ago. Returns how many. Raises ServerAway."""
         checked_integer(units, "units", least=1)
         aged = None if age is None else milliseconds(age, "age", least=0)
         taken: int = await self._change(Refund(self._name(key), units, age=aged), units=units, age=aged)
         return taken
 
-    async def _block(self, key: Key, duration: Duration, *, unless_blocked: bool = False) -> float:
-        """Let the key grant nothing for so long; `unless_blocked`: if it is not blocked yet. Returns until when (Unix
-        time). Raises UnavailableError."""
+    async def _block(self, key: Key, duration: Duration, *, nx: bool = False) -> float:
+        """Let the key grant nothing for so long; `nx`: unless it is blocked. Returns until when (Unix time).
+        Raises ServerAway."""
         ms = milliseconds(duration)
-        until: int = await self._change(Block(self._name(key), ms, checked_flag(unless_blocked, "unless_blocked")),
-                                          duration=ms, unless_blocked=unless_blocked)
+        until: int = await self._change(Block(self._name(key), ms, checked_flag(nx, "nx")), duration=ms, nx=nx)
         if self._state is None:  # the windows of this process go by a clock that nobody sets
             until += self._clock.shown() - self._clock.instant()
         return until / 1000
 
     async def _unblock(self, key: Key) -> bool:
-        """Lift a block; whether there was one. Raises UnavailableError."""
+        """Lift a block; whether there was one. Raises ServerAway."""
         return bool(await self._change(Unblock(self._name(key))))
 
     async def _reset(self, key: Key) -> bool:
-        """Forget what is counted for a key, and its block; whether there was anything. Raises UnavailableError."""
+        """Forget what is counted for a key, and its block; whether there was anything. Raises ServerAway."""
         name = self._name(key)
         if self._warming is not None:
             self._warming.forget(name)

@@ -17,14 +17,13 @@ use super::waiting::Waiting;
 use crate::demand::Demand;
 use crate::error::{Cause, Error};
 use crate::protocol::{is_unknown_command, Command};
-use crate::servers::Reason;
 use crate::statistics::Count;
 use crate::transport::{Pending, Purpose, Reply};
 
 /// One server: the only one, or a primary of a cluster.
 pub(crate) struct Node {
     pub health: Arc<NodeHealth>,
-    pub(super) connector: Connector,
+    connector: Connector,
     connecting: Mutex<Option<Attempt>>,
     pub(super) tracking: Arc<Tracking>,
     pub(super) waiting: Waiting,
@@ -55,7 +54,7 @@ impl Node {
     /// [`Error::Unavailable`] at once while the breaker is open, or when the attempt fails.
     pub async fn line(self: &Arc<Self>, key: &[u8]) -> Result<Arc<Line>, Error> {
         if self.health.is_unavailable() {
-            return Err(Error::Unavailable(self.health.breaker.cause()));
+            return Err(Error::Unavailable(self.health.breaker.reason().into()));
         }
         self.any_line(key).await
     }
@@ -73,7 +72,7 @@ impl Node {
         match made.as_deref() {
             Ok(Some(Ok(line))) => Ok(Arc::clone(line)),
             Ok(Some(Err(reason))) => Err(Error::Unavailable(reason.clone())),
-            _ => Err(Error::Unavailable(Reason::Disconnected.because("the connection was not made"))),
+            _ => Err(Error::Unavailable("the connection was not made".into())),
         }
     }
 
@@ -91,16 +90,16 @@ impl Node {
             let made = match timeout(CONNECTING, &mut connecting).await {
                 Ok(made) => made.map_err(Cause::from),
                 Err(_) => {
-                    let cause = Reason::NoAnswer.because("no connection within a second");
-                    if node.health.opens(&cause) {
+                    let reason = "no connection within a second";
+                    if node.health.opens(reason) {
                         tokio::spawn(probe(Arc::downgrade(&node), Some(connecting)));
                     }
-                    Err(cause)
+                    Err(reason.into())
                 }
             };
             match &made {
                 Ok(line) => node.install(line),
-                Err(cause) if !node.health.is_unavailable() => node.health.failure(cause),
+                Err(reason) if !node.health.is_unavailable() => node.health.failure(reason.as_str()),
                 Err(_) => {}
             }
             *node.connecting.lock() = None;
@@ -122,11 +121,18 @@ impl Node {
             }
         }
         let (node, line) = (Arc::clone(self), Arc::clone(line));
-        tokio::spawn(async move { node.health.identify(&line).await });
+        tokio::spawn(async move { node.identify(&line).await });
+    }
+
+    /// Has the server say who it is, unless it did.
+    pub async fn identify(&self, line: &Line) {
+        if line.identity().is_none() {
+            let _ = timeout(CONNECTING, line.identify(&self.connector.context.rights)).await;
+        }
     }
 
     /// Sends what a server that refuses writes would refuse, and what is otherwise denied without a trace.
-    async fn probe(&self, line: &Line) -> Result<(), Cause> {
+    async fn probe(&self, line: &Line) -> Result<(), String> {
         let key = self.health.failed_key();
         let mut reply = line.send(&Command::allow(&key, &Demand::nothing())).await;
         if line.is_scripted() && failure(&reply, false).is_none() {
@@ -136,11 +142,11 @@ impl Node {
             // Another node has the key by now; this one has others, and answers.
             return Ok(());
         }
-        if let Some(cause) = failure(&reply, true) {
-            return Err(cause);
+        if let Some(reason) = failure(&reply, true) {
+            return Err(reason.to_owned());
         }
         match reply {
-            Ok(Reply::Error(text)) if is_unknown_command(&text) && self.health.was_served() => Err(Cause::said(text)),
+            Ok(Reply::Error(text)) if is_unknown_command(&text) && self.health.was_served() => Err(text),
             _ => Ok(()),
         }
     }
@@ -156,7 +162,7 @@ async fn probe(node: Weak<Node>, mut connecting: Option<Connecting>) {
         let Some(node) = node.upgrade() else { return };
         let probing = async {
             let connecting = connecting.take().unwrap_or_else(|| node.connector.connect(Purpose::Requests));
-            let line = connecting.await?;
+            let line = connecting.await.map_err(|failure| failure.to_string())?;
             node.probe(&line).await.map(|()| line)
         };
         let (breaker, context) = (&node.health.breaker, &node.connector.context);
@@ -168,8 +174,8 @@ async fn probe(node: Weak<Node>, mut connecting: Option<Connecting>) {
                 tracing::info!(address = node.connector.name(), "the rate limit server is back");
                 return;
             }
-            Ok(Err(cause)) => drop(breaker.open(&cause)),
-            Err(_) => drop(breaker.open(&Reason::NoAnswer.because("a probe was not answered"))),
+            Ok(Err(reason)) => drop(breaker.open(&reason)),
+            Err(_) => drop(breaker.open("a probe was not answered")),
         }
         // In a cluster, another node may have taken over.
         context.slots_are_stale.store(true, Ordering::Release);

@@ -3,7 +3,6 @@
 mod acquire;
 mod admit;
 mod allow;
-mod apply;
 mod block;
 mod budget;
 mod hold;
@@ -24,7 +23,6 @@ mod unblock;
 pub use acquire::Acquire;
 pub use admit::Admit;
 pub use allow::Allow;
-pub use apply::Apply;
 pub use block::Block;
 pub use budget::Budget;
 pub use hold::Hold;

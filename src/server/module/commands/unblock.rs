@@ -1,22 +1,20 @@
-//! `SWLIMIT.UNBLOCK key [AT unix-ms]`
-
-use swlimit_effect::Effect;
+//! `SWLIMIT.UNBLOCK key [AT unix-ms] [UNTIL unix-ms]`
 
 use super::request::{self, KEY};
 use crate::arguments::{Keyword, Options, Parse, Words};
 use crate::error::Error;
-use crate::server::{Call, Command, Declaration, Key, Keys, Reply};
+use crate::server::{Call, Command, Declaration, Effect, Expiry, Key, Keys, Reply};
 
 /// Lift a block.
 pub struct Unblock;
 
-/// `AT`.
+/// `AT` and `UNTIL`.
 struct UnblockArguments(Options);
 
 impl Parse for UnblockArguments {
     fn parse<'a>(mut words: impl Iterator<Item = &'a [u8]>, _max_subintervals: u64) -> Result<Self, Error> {
         words.word()?;
-        Ok(Self(words.options(&[Keyword::At])?))
+        Ok(Self(words.options(&[Keyword::At, Keyword::Until])?))
     }
 }
 
@@ -30,7 +28,7 @@ impl Command for Unblock {
         flags: c"write fast",
         categories: "write fast",
         keys: Keys::Change,
-        parameters: &[request::KEY_PARAMETER, request::AT],
+        parameters: &[request::KEY_PARAMETER, request::AT, request::UNTIL],
     };
 
     fn run(call: &Call) -> Result<Reply, Error> {
@@ -43,10 +41,10 @@ impl Command for Unblock {
             return Ok(Reply::Integer(0));
         }
         let mut change = key.change()?;
-        change.block(None);
-        let expiry = change.done(moment);
+        change.entry().unblock();
+        let until = change.done(Expiry::of(options.until, moment));
         drop(key);
-        call.replicate(name, Effect::Unblock { instant: moment.now() }, expiry);
+        call.replicate(name, Effect::Unblock { instant: moment.now(), until });
         call.notify(c"swlimit.unblocked", name);
         Ok(Reply::Integer(1))
     }

@@ -7,12 +7,11 @@ use std::ops::Deref;
 use std::slice;
 
 use redis_module::raw;
-use swlimit_effect::{Effect, Expiry};
 use swlimit_window::MAX_SUBINTERVALS;
 
 use super::caller::Caller;
 use super::context::Context;
-use super::effect::{self, Effects};
+use super::effect::Effect;
 use super::events::{self, Events};
 use super::key::{AnyKey, Key, Mode, Moment};
 use super::text::Text;
@@ -136,19 +135,8 @@ impl<'a> Call<'a> {
 
     /// Replicate an effect on a key, also into the append-only file.
     #[inline(always)]
-    pub fn replicate(&self, key: &Text, effect: Effect, expiry: Expiry) {
-        effect::replicate(self.context, key, effect, expiry);
-    }
-
-    /// Replicate the effects of one decision.
-    pub fn replicate_all(&self, effects: Effects) {
-        effects.replicate(self.context);
-    }
-
-    /// Replicate the call as it is.
-    #[inline(always)]
-    pub fn replicate_verbatim(&self) {
-        effect::verbatim(self.context);
+    pub fn replicate(&self, key: &Text, effect: Effect) {
+        effect.replicate(self.context, key);
     }
 
     /// Raise a key event of the module class when the command has closed its keys.

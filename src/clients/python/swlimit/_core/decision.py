@@ -22,13 +22,11 @@ class Decision(NamedTuple):
     remaining: int | None
     """Units that are still available."""
     retry_after: float | None
-    """Until the same request would be granted: 0 when it was; None where it `never` can be."""
+    """Until the same request would be granted: 0 when it was, infinity when it never can be."""
     reset_after: float | None
     """Until nothing counts any more."""
     window: float
     source: Source
-    never: bool = False
-    """Whether the same request can never be granted: it costs more than the limit."""
 
     def __bool__(self) -> bool:
         return self.granted > 0
@@ -38,14 +36,13 @@ class Decision(NamedTuple):
         """A decision from the five integers of a reply, whose durations are in ms; −1: never."""
         granted, limit, remaining, retry_after, reset_after = reply
         return tuple.__new__(cls, (  # faster than `cls(…)`, whose arguments have names
-            granted, limit, remaining, None if retry_after < 0 else retry_after / 1000, reset_after / 1000,
-            quota.seconds, source, retry_after < 0))
+            granted, limit, remaining, math.inf if retry_after < 0 else retry_after / 1000, reset_after / 1000,
+            quota.seconds, source))
 
     @classmethod
-    def unasked(cls, quota: Quota, granted: int, retry_after: float | None, source: Source,
-                never: bool = False) -> "Decision":
+    def unasked(cls, quota: Quota, granted: int, retry_after: float | None, source: Source) -> "Decision":
         """A decision about a window whose contents are unknown."""
-        return cls(granted, quota.limit, None, retry_after, None, quota.seconds, source, never)
+        return cls(granted, quota.limit, None, retry_after, None, quota.seconds, source)
 
     def later(self, seconds: float) -> "Decision":
         """The same denial, so many seconds later."""
@@ -59,7 +56,7 @@ class Decision(NamedTuple):
     @property
     def wait(self) -> int | None:
         """`retry_after` in whole seconds, rounded up, as in HTTP; None when waiting would not help."""
-        if self.granted or self.retry_after is None:
+        if self.granted or self.retry_after is None or math.isinf(self.retry_after):
             return None
         return math.ceil(self.retry_after)
 
@@ -77,14 +74,12 @@ class HoldDecision(NamedTuple):
     remaining: int | None
     """Units that are still available."""
     retry_after: float | None
-    """Until there is room, if no hold is released or renewed: 0 when granted, None where there `never` can be."""
+    """Until there is room, if no hold is released or renewed: 0 when granted, infinity when there never can be."""
     expires_after: float | None
     """Until the hold ends unless it is renewed; None for a denial, and for a hold without a server."""
     token: int | None
     """Larger than that of every hold granted on this key before; None for a denial, and for a hold without a server."""
     source: Source
-    never: bool = False
-    """Whether there can never be room: it costs more than the limit."""
 
     def __bool__(self) -> bool:
         return self.granted > 0
@@ -93,8 +88,8 @@ class HoldDecision(NamedTuple):
     def of(cls, reply: Any) -> "HoldDecision":
         """A decision from the six integers of a reply."""
         granted, limit, remaining, retry_after, expires_after, token = reply
-        return cls(granted, limit, remaining, None if retry_after < 0 else retry_after / 1000,
-                   expires_after / 1000 if granted and token else None, token or None, "server", retry_after < 0)
+        return cls(granted, limit, remaining, math.inf if retry_after < 0 else retry_after / 1000,
+                   expires_after / 1000 if granted and token else None, token or None, "server")
 
 
 @dataclass(frozen=True, slots=True)
@@ -109,14 +104,9 @@ class Decisions:
         return self.granted
 
     @property
-    def never(self) -> bool:
-        """Whether the same request can never be granted."""
-        return any(member.never for member in self.members)
-
-    @property
-    def retry_after(self) -> float | None:
-        """Until all of them would grant it, as far as is known; None where they `never` can."""
-        return None if self.never else max(member.retry_after or 0.0 for member in self.members)
+    def retry_after(self) -> float:
+        """Until all of them would grant it."""
+        return max(member.retry_after or 0.0 for member in self.members)
 
     @property
     def tightest(self) -> Decision:
@@ -144,8 +134,7 @@ class Holder(NamedTuple):
 
 def _tightest(decisions: Iterable[Decision]) -> Decision:
     return min(decisions, key=lambda decision: (
-        -(math.inf if decision.never else decision.retry_after or 0.0),
-        math.inf if decision.remaining is None else decision.remaining))
+        -(decision.retry_after or 0.0), math.inf if decision.remaining is None else decision.remaining))
 
 
 def policy_names(policies: Sequence[tuple[str, int]]) -> list[str]:

@@ -7,6 +7,7 @@ Rates, scopes and keys are the framework's. `OPTIONS` are those of `swlimit.Limi
 """
 
 import functools
+import math
 from typing import Any
 
 import redis
@@ -45,7 +46,8 @@ class SimpleRateThrottle(throttling.SimpleRateThrottle):  # type: ignore[misc]
         return bool(self.decision)
 
     def wait(self) -> float | None:
-        return self.decision.retry_after
+        retry_after = self.decision.retry_after
+        return None if retry_after is None or math.isinf(retry_after) else retry_after
 
 
 class AnonRateThrottle(throttling.AnonRateThrottle, SimpleRateThrottle):  # type: ignore[misc]

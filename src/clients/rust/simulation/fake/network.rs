@@ -11,7 +11,6 @@ use tokio::sync::oneshot;
 use tokio::time::{sleep, sleep_until, Instant};
 
 use super::server::Server;
-use crate::servers::Reason;
 use crate::transport::{Connection, Event, Events, Failure, Pending, Purpose, Reply, Transport, Words};
 
 /// A server behind a network. Cheap to clone.
@@ -684,7 +683,7 @@ impl Transport for Fake {
             };
             match fault {
                 Fault::None => {}
-                Fault::Down => return Err(Failure::Connection(Reason::Refused.because("connection refused"))),
+                Fault::Down => return Err(Failure::Connection("connection refused".into())),
                 Fault::BlackHole => std::future::pending().await,
             }
             pass(delay).await;
@@ -693,7 +692,7 @@ impl Transport for Fake {
             }
             let mut state = inner.state.lock();
             if state.faults[node] != Fault::None {
-                return Err(Failure::Connection(Reason::Refused.because("connection refused")));
+                return Err(Failure::Connection("connection refused".into()));
             }
             state.numbers += 1;
             let now = Instant::now();
@@ -775,7 +774,7 @@ impl Line {
         let number = {
             let mut way = self.way.lock();
             if way.is_cut {
-                return Err(Failure::Connection(Reason::Disconnected.because("broken pipe")));
+                return Err(Failure::Connection("broken pipe".into()));
             }
             way.arrival = way.arrival.max(Instant::now() + there);
             let number = self.inner.state.lock().numbers;
@@ -792,7 +791,7 @@ impl Line {
                 line.arrive(number, &commands, back);
             });
         }
-        replied.await.unwrap_or_else(|_| Err(Failure::Connection(Reason::Disconnected.because("connection reset"))))
+        replied.await.unwrap_or_else(|_| Err(Failure::Connection("connection reset".into())))
     }
 
     fn arrive(self: &Arc<Self>, number: u64, commands: &[Vec<Vec<u8>>], back: Duration) {

@@ -11,12 +11,11 @@ use std::slice;
 use std::sync::atomic::{AtomicPtr, Ordering};
 
 use redis_module::raw;
-use swlimit_effect::Effect;
 use swlimit_hold::Relocate;
 use swlimit_window::Invalid;
 
 use super::changes;
-use super::effect;
+use super::effect::Effect;
 use super::reply::c_string;
 use super::text::Text;
 use crate::statistics::{self, Statistic};
@@ -42,7 +41,7 @@ pub trait Value: Clone + Default + 'static {
     fn encode(&self) -> Vec<u8>;
     /// The value of these bytes, which are not trusted.
     fn decode(version: c_int, bytes: &[u8]) -> Result<Self, Invalid>;
-    /// The effects that make it where there is none.
+    /// The effects that make it where there is none, none of which lets the key expire: the server adds its expiry.
     fn rewrite(&self, write: impl FnMut(Effect));
     /// Let the server move its allocations, from this position on, until it is time to stop; where to go on.
     fn relocate(&mut self, from: usize, defragmentation: &mut Defragmentation) -> Option<usize>;
@@ -148,7 +147,7 @@ unsafe extern "C" fn aof_rewrite<V: Value>(
     // SAFETY: a value of this type, and its key's name; `io` is what the server writes to.
     unsafe {
         let (value, key) = (as_value::<V>(value), Text::borrow(&key));
-        value.rewrite(|effect| effect::write(io, key, effect));
+        value.rewrite(|effect| effect.write(io, key));
     }
 }
 

@@ -1,0 +1,222 @@
+//! The primary's address, from sentinels.
+//!
+//! Only what comes with the largest `config-epoch` so far is followed: a sentinel that is behind leads nobody back. Each
+//! is listened to for `+switch-master`, and one of them is asked every second besides, since a message may be lost.
+
+use std::collections::HashMap;
+use std::sync::Arc;
+use std::time::Duration;
+
+use futures_util::StreamExt;
+use parking_lot::Mutex;
+use redis::aio::MultiplexedConnection;
+use redis::{AsyncConnectionConfig, ConnectionAddr, ConnectionInfo};
+use tokio::sync::watch;
+use tokio::task::JoinSet;
+use tokio::time::{sleep, timeout};
+
+use super::Failure;
+
+/// How often a sentinel is asked; and how long one may take to answer.
+pub(super) const INTERVAL: Duration = Duration::from_secs(1);
+
+/// Sentinels, and the primary they are asked for.
+pub(super) struct Sentinels {
+    pub nodes: Vec<ConnectionInfo>,
+    /// The settings of connections to the primary; its address is the sentinels' to say.
+    pub primary: ConnectionInfo,
+    pub name: Arc<str>,
+    newest: Arc<Newest>,
+    /// Listens to the sentinels, once a connection was asked for; it ends with this.
+    watching: Mutex<JoinSet<()>>,
+}
+
+/// The primary with the largest epoch so far.
+type Newest = watch::Sender<Option<Primary>>;
+
+#[derive(Clone, Debug, PartialEq, Eq)]
+struct Primary {
+    epoch: u64,
+    host: String,
+    port: u16,
+}
+
+/// A sentinel that is asked again and again.
+struct Sentinel {
+    node: ConnectionInfo,
+    name: Arc<str>,
+    connection: Option<MultiplexedConnection>,
+}
+
+/// The address of a primary, while it is the newest.
+#[derive(Clone)]
+pub(super) struct Tenure {
+    address: (String, u16),
+    newest: watch::Receiver<Option<Primary>>,
+}
+
+impl Sentinels {
+    pub fn new(nodes: Vec<ConnectionInfo>, primary: ConnectionInfo, name: &str) -> Self {
+        Self { nodes, primary, name: name.into(), newest: Arc::new(Newest::new(None)), watching: Mutex::default() }
+    }
+
+    /// Asks all sentinels at the same time; the first that knows the primary is believed, unless a newer one is known.
+    pub async fn primary(&self) -> Result<(ConnectionInfo, Tenure), Failure> {
+        self.watch();
+        let asking = self.nodes.iter().map(|node| {
+            let mut sentinel = self.sentinel(node);
+            Box::pin(async move { sentinel.ask().await })
+        });
+        let told = futures_util::future::select_ok(asking).await?.0;
+        hear(&self.newest, &told);
+        let Primary { host, port, .. } = self.newest.borrow().clone().unwrap_or(told);
+        let info = with_host(&self.primary, host.clone(), port);
+        Ok((info, Tenure { address: (host, port), newest: self.newest.subscribe() }))
+    }
+
+    fn sentinel(&self, node: &ConnectionInfo) -> Sentinel {
+        Sentinel { node: node.clone(), name: Arc::clone(&self.name), connection: None }
+    }
+
+    fn watch(&self) {
+        let mut watching = self.watching.lock();
+        if !watching.is_empty() {
+            return;
+        }
+        for node in &self.nodes {
+            watching.spawn(follow(self.sentinel(node), Arc::clone(&self.newest)));
+        }
+        let all = self.nodes.iter().map(|node| self.sentinel(node)).collect();
+        watching.spawn(ask_in_turn(all, Arc::clone(&self.newest)));
+    }
+}
+
+impl Tenure {
+    pub fn address(&self) -> String {
+        let (host, port) = &self.address;
+        format!("{host}:{port}")
+    }
+
+    /// Waits until another server is the primary; for ever if none will be.
+    pub async fn ended(mut self) {
+        let is_other = |newest: &Option<Primary>| {
+            newest
+                .as_ref()
+                .is_some_and(|newest| (newest.host.as_str(), newest.port) != (&self.address.0, self.address.1))
+        };
+        if self.newest.wait_for(is_other).await.is_err() {
+            std::future::pending().await
+        }
+    }
+}
+
+/// Takes what a sentinel tells, if it is news.
+fn hear(newest: &Newest, told: &Primary) {
+    newest.send_if_modified(|known| {
+        let is_news = known.as_ref().is_none_or(|known| told.epoch > known.epoch);
+        if is_news {
+            *known = Some(told.clone());
+        }
+        is_news
+    });
+}
+
+/// Listens to a sentinel, again and again.
+async fn follow(mut sentinel: Sentinel, newest: Arc<Newest>) {
+    loop {
+        let _ = sentinel.listen(&newest).await;
+        sleep(INTERVAL).await;
+    }
+}
+
+/// Asks one sentinel after the other.
+async fn ask_in_turn(mut sentinels: Vec<Sentinel>, newest: Arc<Newest>) {
+    loop {
+        for sentinel in &mut sentinels {
+            sleep(INTERVAL).await;
+            match timeout(INTERVAL, sentinel.ask()).await {
+                Ok(Ok(told)) => hear(&newest, &told),
+                _ => sentinel.connection = None,
+            }
+        }
+    }
+}
+
+impl Sentinel {
+    /// Until the connection ends.
+    async fn listen(&mut self, newest: &Newest) -> Result<(), Failure> {
+        let mut listening = redis::Client::open(self.node.clone())?.get_async_pubsub().await?;
+        listening.subscribe("+switch-master").await?;
+        // What it said before.
+        hear(newest, &self.ask().await?);
+        self.connection = None;
+        let mut messages = listening.on_message();
+        while let Some(message) = messages.next().await {
+            let text: String = message.get_payload()?;
+            // The name, the old address, and the new one; the epoch is asked for.
+            if text.split(' ').next() == Some(&self.name) {
+                hear(newest, &self.ask().await?);
+            }
+        }
+        Ok(())
+    }
+
+    async fn ask(&mut self) -> Result<Primary, Failure> {
+        let mut connection = match self.connection.take() {
+            Some(connection) => connection,
+            None => {
+                let config = AsyncConnectionConfig::new().set_connection_timeout(None).set_response_timeout(None);
+                redis::Client::open(self.node.clone())?.get_multiplexed_async_connection_with_config(&config).await?
+            }
+        };
+        // The epoch first: the address that comes after it is as new, or newer.
+        let (fields, address): (HashMap<String, String>, Option<(String, u16)>) = redis::pipe()
+            .cmd("SENTINEL")
+            .arg("MASTER")
+            .arg(&*self.name)
+            .cmd("SENTINEL")
+            .arg("GET-MASTER-ADDR-BY-NAME")
+            .arg(&*self.name)
+            .query_async(&mut connection)
+            .await?;
+        self.connection = Some(connection);
+        let unknown =
+            || Failure::Connection(format!("the sentinels do not know a primary called {}", self.name).into());
+        let (host, port) = address.ok_or_else(unknown)?;
+        let epoch = fields.get("config-epoch").and_then(|epoch| epoch.parse().ok()).unwrap_or_default();
+        Ok(Primary { epoch, host, port })
+    }
+}
+
+/// The same settings at another host.
+pub(super) fn with_host(info: &ConnectionInfo, host: String, port: u16) -> ConnectionInfo {
+    let address = match info.addr() {
+        ConnectionAddr::TcpTls { insecure, tls_params, .. } => {
+            ConnectionAddr::TcpTls { host, port, insecure: *insecure, tls_params: tls_params.clone() }
+        }
+        _ => ConnectionAddr::Tcp(host, port),
+    };
+    info.clone().set_addr(address)
+}
+
+impl std::fmt::Display for Sentinels {
+    fn fmt(&self, to: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        let nodes: Vec<String> = self.nodes.iter().map(|node| node.addr().to_string()).collect();
+        write!(to, "{} (of {})", self.name, nodes.join(","))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn only_the_largest_epoch_is_followed() {
+        let newest = Newest::new(None);
+        let told = |epoch, port| Primary { epoch, host: "a".into(), port };
+        for (epoch, port, expected) in [(3, 1, 1), (2, 2, 1), (3, 2, 1), (4, 2, 2), (0, 1, 2)] {
+            hear(&newest, &told(epoch, port));
+            assert_eq!(newest.borrow().as_ref().map(|newest| newest.port), Some(expected), "epoch {epoch}");
+        }
+    }
+}
