@@ -7,6 +7,7 @@ import argparse
 import gzip
 import re
 import secrets
+import signal
 import sys
 import zlib
 from collections import Counter, defaultdict
@@ -38,6 +39,7 @@ SSHD = re.compile(
     r"(?:message repeated (?P<times>\d+) times: \[ )?"
     r"Failed (?!none )\S+ for (?:invalid user )?(?P<user>.*) from (?P<address>\S+?) port \d+")
 PRESETS = ACCESS, SSHD
+ENDING = signal.SIGINT, signal.SIGTERM, signal.SIGHUP
 NO_KEYS = "time", "bytes", "times"
 
 
@@ -104,13 +106,17 @@ def read(path, key=None, cost=1, pattern=None, year=None):
         match = pattern.search(line)
         at = calendar.instant(match["time"]) if match else None
         fields = match.groupdict() if match else {}
-        units = int(fields.get("bytes") or 0) if cost == "bytes" else cost
+        units = _number(fields.get("bytes"), 0) if cost == "bytes" else cost
         if at is None or units == 0 or any(fields[name] is None for name in names):
             skipped, example = skipped + 1, example or line
             continue
         request = Request(at, number, " ".join(fields[name] for name in names) or "all", units)
-        requests += [request] * int(fields.get("times") or 1)
+        requests += [request] * _number(fields.get("times"), 1)
     return Log(sorted(requests), key, len(lines), skipped, example)
+
+
+def _number(text, otherwise):
+    return int(text) if text and text.isdecimal() else otherwise
 
 
 def _recognise(path, lines):
@@ -179,8 +185,13 @@ def connected(address=None):
         with client:
             yield client
     else:
-        with Server() as server, server.client() as client:
-            yield client
+        server = Server()
+        try:  # not `with server`: an interrupted start has to end it, too
+            server.start()
+            with server.client() as client:
+                yield client
+        finally:
+            server.close()
 
 
 def check(client, limit, cost):
@@ -210,8 +221,23 @@ def allow(client, limit, requests, name, *options, memory=False):
                     pipeline.execute_command("MEMORY", "USAGE", key)
             for key in {key for _, key in batch}:
                 pipeline.expire(key, KEEP_SECONDS, gt=True)
-            replies = iter(pipeline.execute()[:len(batch) * (1 + memory)])
+            with uninterrupted():
+                replies = iter(pipeline.execute()[:len(batch) * (1 + memory)])
         yield from zip(replies, replies) if memory else replies
+
+
+@contextmanager
+def uninterrupted():
+    """Signals that end a replay wait for the end of this: an exception raised inside of hiredis crashes Python."""
+    waiting = []
+    before = {number: signal.signal(number, lambda number, _: waiting.append(number)) for number in ENDING}
+    try:
+        yield
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)
+    for number in waiting:
+        signal.raise_signal(number)
 
 
 def replay(client, requests, limit):
@@ -317,4 +343,6 @@ def main(words=None):
 
 
 if __name__ == "__main__":
+    for ending in ENDING[1:]:
+        signal.signal(ending, lambda number, _: sys.exit(128 + number))  # an exception, so that the server is ended
     sys.exit(main())

@@ -2,6 +2,7 @@
 
 import gzip
 import random
+import re
 import signal
 import subprocess
 import sys
@@ -78,6 +79,13 @@ def test_a_late_line_of_the_old_year_stays_in_it():
     calendar = replay.Calendar(2017)
     assert [calendar.instant(stamp) for stamp in ("Jan  1 00:00:05", "Dec 31 23:59:58", "Jan  1 00:00:06")] == [
         utc(2017, 1, 1, 0, 0, 5), utc(2016, 12, 31, 23, 59, 58), utc(2017, 1, 1, 0, 0, 6)]
+
+
+def test_a_number_that_is_none_counts_nothing(tmp_path):
+    log = tmp_path / "app.log"
+    log.write_text("1 ann 7\n2 ann -\n")
+    pattern = re.compile(r"(?P<time>\S+) (?P<user>\S+) (?P<bytes>\S+)")
+    assert [request.cost for request in replay.read(log, cost="bytes", pattern=pattern).requests] == [7]
 
 
 def exact_decisions(requests, limit, window, resolution, strict):
@@ -157,7 +165,8 @@ def test_the_whole_program():
     assert "8 requests in 6 of 23 lines\nthe first line without a request: Dec 31 23:58:00 alpha sshd[100]" in output
 
 
-def test_an_interrupted_replay_cleans_up(tmp_path, server):
+@pytest.mark.parametrize("number, code", [(signal.SIGINT, 130), (signal.SIGTERM, 143)])
+def test_an_interrupted_replay_cleans_up(tmp_path, server, number, code):
     log = tmp_path / "access.log"
     start = datetime(2024, 1, 1, tzinfo=UTC)
     log.write_text("".join(
@@ -168,9 +177,9 @@ def test_an_interrupted_replay_cleans_up(tmp_path, server):
     with server.client() as client:
         while client.dbsize() == 0 and time.monotonic() < deadline:
             time.sleep(0.02)
-    process.send_signal(signal.SIGINT)
+    process.send_signal(number)
     process.communicate(timeout=30)
-    assert process.returncode == 130
+    assert process.returncode == code
     assert server.cli("DBSIZE") == "0"
 
 
