@@ -1,4 +1,4 @@
-/** The Node client for scenarios: `adapter.mjs redis` or `adapter.mjs ioredis`. Does what the runner says, judges nothing. */
+/** The Node client for scenarios, by `redis` or `ioredis`. Does what the runner says, and judges nothing. */
 
 import diagnostics from "node:diagnostics_channel";
 import { createInterface } from "node:readline";
