@@ -68,7 +68,7 @@ def guard(counts, accept):
         counts.record()
         print(f"bench: recorded in {instructions.RECORDED.name}")
     for case in counts.grown():
-        print(f"bench: {case}: more than 1 % above {counts.revision}", file=sys.stderr)
+        print(f"bench: {case}: more than 1 % above {counts.revision or 'what is recorded'}", file=sys.stderr)
     return 1 if counts.grown() else 0
 
 

@@ -22,7 +22,7 @@ from support.waiting import eventually
 
 from .contenders import FULL, HOUR, LIMIT, full_ring, mallow
 from .load import FLOOR_MODULE, Load
-from .revision import module_at
+from .revision import module_at, rust
 
 RECORDED = Path(__file__).with_name("instructions.json")
 CALLS = 2000
@@ -39,12 +39,18 @@ CASES = {
     "record": ("SWLIMIT.RECORD", "instructions:key", *QUOTA),
     "mallow of three granted": mallow([f"instructions:m{number}" for number in range(3)], *QUOTA),
     "admit of a rate": ("SWLIMIT.ADMIT", 1, "instructions:adm", "RATE", *QUOTA, 1),
+    "an effect, as a replica gets it": ("SWLIMIT.APPLY", "instructions:eff", "c172800000*1@4000000000000!"),
 }
 # A HOLD and a RELEASE by turns, beside so many live holds: per command, half of what a pair costs.
 HOLD_AND_RELEASE = {f"hold and release, {live} live": live for live in (1, 100, 10_000)}
 # While a client waits for another key.
 BESIDE_A_WAITER = {"granted, a client waits elsewhere": CASES["granted"]}
 COUNTED_FOR_TOP = {"denied, counted for TOP": CASES["denied"]}
+# To an append-only file.
+EFFECTS_SENT = {
+    "granted, its effect is sent": CASES["granted"],
+    "mallow of three of a slot, its effects are sent": mallow([f"{{t}}:{number}" for number in range(3)], *QUOTA),
+}
 TOP = {"top 10 of 100": ("SWLIMIT.TOP", 10)}
 MOST = 1.01  # times the module's own instructions at the revision that is compared with
 
@@ -67,6 +73,7 @@ class Counts:
     costs: dict
     revision: str  # of the module in `before`; None if that was recorded once
     before: dict   # of costs; cases that there were not are missing
+    same: bool     # whether the same compiler made both, and the same server ran them
 
     def table(self):
         """As a Markdown table."""
@@ -87,13 +94,20 @@ class Counts:
                 yield f"{case}: {now.own} of the module's own instructions, {now.own - old.own:+} against {old.own}"
 
     def grown(self):
-        """The cases that take more than they may against a revision. What was recorded may be another compiler's."""
+        """The cases that take more than they may. What another compiler or server led to says nothing about them."""
         return [case for case, now in self.costs.items()
-                if self.revision and case in self.before and now.own > MOST * self.before[case].own]
+                if self.same and case in self.before and now.own > MOST * self.before[case].own]
 
     def record(self):
         """Make these counts the ones to compare with."""
-        RECORDED.write_text(json.dumps({case: vars(cost) for case, cost in self.costs.items()}, indent=2) + "\n")
+        costs = {case: vars(cost) for case, cost in self.costs.items()}
+        RECORDED.write_text(json.dumps(made_with() | {"costs": costs}, indent=2) + "\n")
+
+
+def made_with():
+    """What the counts depend on beside the module."""
+    shown = subprocess.run([*Binaries.installed().command, "--version"], check=True, capture_output=True, text=True)
+    return {"compiler": rust(), "server": re.search(r"v=(\S+)", shown.stdout)[1]}
 
 
 def available():
@@ -104,24 +118,26 @@ def available():
 def measure(revision=None):
     """Count, and compare with this revision, or with what is recorded."""
     if revision:
-        before = count(module_at(revision), older=True)
-    else:
-        before = {case: Cost(**cost) for case, cost in json.loads(RECORDED.read_text()).items()}
-    return Counts(count(MODULE), revision, before)
+        return Counts(count(MODULE), revision, count(module_at(revision), older=True), same=True)
+    recorded = json.loads(RECORDED.read_text())
+    before = {case: Cost(**cost) for case, cost in recorded.pop("costs").items()}
+    return Counts(count(MODULE), None, before, same=recorded == made_with())
 
 
 def count(module, older=False):
     """The cost of each case with this module; an older one may refuse some of them, which are left out."""
     cases = CASES | {case: hold_and_release(live) for case, live in HOLD_AND_RELEASE.items()} | BESIDE_A_WAITER
-    return count_with(0, cases, module, older) | count_with(100, COUNTED_FOR_TOP | TOP, module, older)
+    return (count_with(0, cases, module, older) | count_with(100, COUNTED_FOR_TOP | TOP, module, older)
+            | count_with(0, EFFECTS_SENT, module, older, {"appendonly": "yes", "appendfsync": "no"}))
 
 
-def count_with(top_keys, cases, module, older):
-    """The cost of these cases with this setting; a module that is older than the setting counts nothing for TOP."""
+def count_with(top_keys, cases, module, older, options=None):
+    """The cost of these cases with these settings; a module that is older than the first counts nothing for TOP."""
     before = ["valgrind", "--tool=callgrind", "--instr-atstart=no", "--compress-strings=no", "--compress-pos=no",
               "--callgrind-out-file=callgrind"]
     costs = {}
-    server = Server(Binaries.installed(), {"loadmodule": FLOOR_MODULE}, module, before=before, ready_seconds=120)
+    options = {"loadmodule": FLOOR_MODULE} | (options or {})
+    server = Server(Binaries.installed(), options, module, before=before, ready_seconds=120)
     with server, Load(server, clients=1) as load, ExitStack() as stack:
         for commands in full_ring(["instructions:ful"], FULL_QUOTA, HOUR):
             if commands:

@@ -21,8 +21,8 @@ PARTS = [
         ("adapters", "frameworks"), ("limiters", "rates, holds, …"), ("clients", "ioredis, redis"),
         ("transport", "health"), ("protocol", "commands"), ("core", "windows, options")]),
     ("Go client", "src/clients/go", [
-        ("goredis", "go-redis"), ("limiter.go", "rates, …"), ("link.go", "connections"),
-        ("primary.go", "health"), ("commands.go", "words"), ("window.go", "windows")]),
+        ("goredis", "go-redis"), ("limiter.go", "rates, …"), ("client.go", "finds servers"),
+        ("server.go", "health"), ("commands.go", "words"), ("window.go", "windows")]),
 ]
 SERVER = [("src/server/module/commands", "one file a command"), ("src/server/module/waiting", "queues of waiters"),
           ("src/server/module/server", "the server's API: all that is unsafe"),

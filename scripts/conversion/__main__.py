@@ -113,21 +113,20 @@ def write_module(client, key, entry, pttl):
     until = seconds * 1000 + micros // 1000 + pttl if pttl > 0 else 0
     with client.pipeline() as transaction:
         transaction.delete(key)
-        for words in commands(key, entry):
-            transaction.execute_command(*words, "UNTIL", until)
+        for effect in effects(entry):
+            transaction.execute_command("SWLIMIT.APPLY", key, f"{effect}~{until}")
         transaction.execute()
 
 
-def commands(key, entry):
+def effects(entry):
     """What makes such a key."""
     if isinstance(entry, Budget):
-        yield "SWLIMIT.BUDGET", key, 0, entry.until, "COST", entry.used, "FORCE", "AT", entry.since
+        yield f"p{entry.until}@{entry.since}+{entry.used}"
         return
     for start, units in entry.counts:
-        quota = 0, f"{entry.window}ms", f"{entry.resolution}ms"
-        yield "SWLIMIT.RECORD", key, *quota, "COST", units, "AT", start
+        yield f"c{entry.resolution}*{entry.window // entry.resolution}@{start}+{units}"
     if entry.blocked_until:
-        yield "SWLIMIT.BLOCK", key, "1ms", "AT", entry.blocked_until - 1
+        yield f"b{entry.blocked_until}"
 
 
 sys.exit(main())

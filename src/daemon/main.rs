@@ -26,6 +26,7 @@ use config::settings::LogFormat;
 use config::{Configuration, Origin};
 use observe::metrics::Metrics;
 use observe::opentelemetry::Exporter;
+use serve::http::Paths;
 use serve::listen::Listener;
 use serve::shutdown::{serve_until_stopped, Signals};
 use serve::FatalError;
@@ -127,8 +128,11 @@ async fn run(arguments: Arguments) -> Result<(), FatalError> {
     let signals = Signals::install()?; // before other processes can signal this one
     let grpc = Listener::bind(&settings.grpc.address).await?;
     let mut http = Vec::new();
-    for address in &settings.http.address {
-        http.push(Listener::bind(address).await?);
+    let paths = if settings.http.monitoring_address.is_empty() { Paths::All } else { Paths::Decisions };
+    let addresses = settings.http.address.iter().map(|address| (address, paths));
+    let monitoring = settings.http.monitoring_address.iter().map(|address| (address, Paths::Monitoring));
+    for (address, paths) in addresses.chain(monitoring) {
+        http.push((Listener::bind(address).await?, paths));
     }
     log_start(&origin, &configuration, limits)?;
 
@@ -143,26 +147,40 @@ async fn run(arguments: Arguments) -> Result<(), FatalError> {
     Ok(())
 }
 
-/// Whether the server can decide all limits, and allows everything that is asked of it.
+/// Whether the server can decide all limits in time, and allows everything that is asked of it.
 async fn check_server(Configuration { settings, limits, .. }: &Configuration) -> Result<(), FatalError> {
     let server = &settings.server;
-    let checked = core::check(&core::checker(settings)?, limits).await;
-    let core::Checked { by_script, forbidden } = checked.map_err(|error| format!("{server}: {error}"))?;
-    match &*forbidden {
-        [] => {
-            let how = if by_script { ", by the script: it has not loaded the module" } else { "" };
-            println!("{server} can decide{how}");
-            Ok(())
-        }
-        rights => Err(format!("{server} denies its user these rights: {}", rights.join(", ")).into()),
+    let checker = core::checker(settings)?;
+    let checked = core::check(&checker, limits).await;
+    if let Some(error) = checked.error {
+        return Err(format!("{server}: {error}").into());
     }
+    for (address, eviction) in checked.servers.iter().filter_map(|it| Some((&it.address, it.eviction.as_ref()?))) {
+        eprintln!(
+            "warning: {address} evicts keys, and limits with them (maxmemory-policy {}): use noeviction",
+            eviction.policy
+        );
+    }
+    if !checked.lacks.is_empty() {
+        let lines = checked.lacks.iter().map(|right| format!("\n  without {right}: {}", core::rights::without(right)));
+        let rights = checked.lacks.join(", ");
+        return Err(format!("{server} denies its user these rights: {rights}{}", lines.collect::<String>()).into());
+    }
+    let (fastest, timeout) = (core::fastest_trip(&checker).await, Duration::from(settings.timeout));
+    if let Some(fastest) = fastest.filter(|fastest| *fastest > timeout) {
+        return Err(format!("{server} is slow: it answers after {fastest:?}, and timeout is {timeout:?}").into());
+    }
+    let how = if checked.by_script { ", by the script: it has not loaded the module" } else { "" };
+    println!("{server} can decide{how}");
+    Ok(())
 }
 
 /// Logs what runs here, on what configuration.
 fn log_start(origin: &Origin, configuration: &Configuration, limits: usize) -> Result<(), FatalError> {
     let Configuration { settings, sources, .. } = configuration;
     let files: Vec<_> = sources.iter().map(|source| &*source.file).collect();
-    let http: Vec<_> = settings.http.address.iter().map(ToString::to_string).collect();
+    let [http, monitoring] = [&settings.http.address, &settings.http.monitoring_address]
+        .map(|addresses| addresses.iter().map(ToString::to_string).collect::<Vec<_>>());
     tracing::info!(
         version = env!("CARGO_PKG_VERSION"),
         files = files.join(", "),
@@ -170,6 +188,7 @@ fn log_start(origin: &Origin, configuration: &Configuration, limits: usize) -> R
         server = %settings.server,
         grpc = %settings.grpc.address,
         http = http.join(", "),
+        monitoring = monitoring.join(", "),
         "listening"
     );
     if let Some(error) = &configuration.unusable {

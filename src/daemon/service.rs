@@ -12,7 +12,7 @@ use crate::config::settings::Settings;
 use crate::config::source::Source;
 use crate::config::watched::Watched;
 use crate::config::{Configuration, Origin};
-use crate::core::{Answer, Client, Limiters, Plan, Refusal, State};
+use crate::core::{Answer, Checked, Client, Limiters, Plan, Refusal, ServerState, State};
 use crate::observe::decisions::Decision;
 use crate::observe::labels::Unmatched;
 use crate::observe::metrics::Metrics;
@@ -28,8 +28,10 @@ pub struct Service {
     refused: Mutex<Option<(SystemTime, ConfigError)>>,
     /// Files were read again: refused limits of the control plane may be valid now.
     files_read: Notify,
-    /// Why the server cannot decide until its operator changes something.
-    unusable: Mutex<Option<String>>,
+    /// What the last check of the server found.
+    checked: Mutex<Option<Checked>>,
+    /// A check has found that the server can decide.
+    was_able: watch::Sender<bool>,
     pub metrics: Metrics,
     stopping: watch::Sender<bool>,
 }
@@ -82,7 +84,8 @@ impl Service {
             live,
             refused: Mutex::default(),
             files_read: Notify::new(),
-            unusable: Mutex::default(),
+            checked: Mutex::default(),
+            was_able: watch::Sender::new(false),
             metrics,
             stopping: watch::Sender::new(false),
         }
@@ -170,7 +173,7 @@ impl Service {
 
     /// Ends a step of the recent counts. It takes long.
     pub fn end_step(&self) {
-        if self.client.servers().iter().any(|server| server.state == State::Unavailable) {
+        if self.servers().iter().any(|server| server.state == State::Unavailable) {
             self.metrics.recent_outages.count(0);
         }
         self.metrics.end_step(&self.client.statistics());
@@ -178,7 +181,8 @@ impl Service {
 
     /// All metrics in Prometheus's text format. It takes long.
     pub fn render_metrics(&self) -> String {
-        self.metrics.render(&self.client, self.started.module)
+        let can_decide = self.lock_checked().as_ref().map(Checked::can_decide);
+        self.metrics.render(&self.client, &self.servers(), can_decide, self.started.module)
     }
 
     /// Makes health checks fail, so that load balancers choose other instances.
@@ -207,17 +211,41 @@ impl Service {
         self.live().configuration.watched(&self.origin)
     }
 
-    /// Why the server cannot decide until its operator changes something.
-    pub fn unusable(&self) -> Option<String> {
-        self.unusable.lock().expect("no code panics while it holds this lock").clone()
+    /// What the last check of the server found; `None` before the first.
+    pub fn checked(&self) -> Option<Checked> {
+        self.lock_checked().clone()
     }
 
-    /// Sets why the server cannot decide; returns whether the reason is new.
-    pub fn set_unusable(&self, reason: Option<String>) -> bool {
-        let mut unusable = self.unusable.lock().expect("no code panics while it holds this lock");
-        let is_news = *unusable != reason;
-        *unusable = reason;
-        is_news
+    /// Takes over what a check has found; returns what the one before it had.
+    pub fn set_checked(&self, checked: Checked) -> Option<Checked> {
+        self.was_able.send_if_modified(|was_able| checked.can_decide() && !std::mem::replace(was_able, true));
+        self.lock_checked().replace(checked)
+    }
+
+    fn lock_checked(&self) -> MutexGuard<'_, Option<Checked>> {
+        self.checked.lock().expect("no code panics while it holds this lock")
+    }
+
+    /// The state of each server: as requests have found it, or, of one that no request has asked yet, the last check.
+    pub fn servers(&self) -> Vec<ServerState> {
+        let checked = self.lock_checked().as_ref().map(|checked| checked.servers.clone()).unwrap_or_default();
+        let known = |server: ServerState| match (server.state, server.round_trip) {
+            (State::Up, None) => checked.iter().find(|one| one.address == server.address).cloned().unwrap_or(server),
+            _ => server,
+        };
+        self.client.servers().into_iter().map(known).collect()
+    }
+
+    /// Whether this process may get requests.
+    pub fn is_ready(&self) -> bool {
+        !self.is_stopping() && (!self.started.wait_for_server || *self.was_able.borrow())
+    }
+
+    /// Waits until the process may get requests, if it is not stopping.
+    pub async fn until_ready(&self) {
+        if self.started.wait_for_server {
+            let _ = self.was_able.subscribe().wait_for(|was_able| *was_able).await;
+        }
     }
 
     /// Returns leases and sends unsent counts.

@@ -7,11 +7,12 @@ import time
 from contextlib import suppress
 from itertools import count
 
-from conformance.fake import Rule, Server, matches, reply, trace
+from conformance.fake import Server, matches, reply, trace
 
 PATIENCE = 10  # s for what must come: only a failure waits for it
 SOON = 3  # s until statistics, health or a log line say what a scenario expects, and connections are closed
 NUMBERS = count(1)
+SENTINELS = "NOP"  # servers of these names are sentinels
 
 
 class Failed(Exception):
@@ -23,6 +24,7 @@ class Adapter:
 
     def __init__(self, process):
         self.process, self.futures, self.number, self.logs, self.has_ended = process, {}, 0, {}, False
+        self.lines = []  # all that it said
 
     @classmethod
     async def start(cls, words, **options):
@@ -33,6 +35,8 @@ class Adapter:
 
     async def read(self):
         while line := await self.process.stdout.readline():
+            self.lines.append(line.decode())
+            trace(f"    {line.decode().strip()}")
             try:
                 said = json.loads(line)
             except ValueError:
@@ -55,6 +59,9 @@ class Adapter:
         future.add_done_callback(lambda done: done.cancelled() or done.exception())  # perhaps nobody else looks
         self.process.stdin.write(json.dumps({"id": self.number, "do": do, **words}).encode() + b"\n")
         return future
+
+    def lines_with(self, text):
+        return [line for line in self.lines if text in line]
 
     async def end(self):
         """Whether it ends by itself at the end of its input."""
@@ -91,23 +98,27 @@ def is_so(got, wanted):
 
 
 def compare(said, expected):
-    """`granted 0, source failure, retry_after >0, remaining absent`."""
+    """`granted 0, source failure, retry_after >0, 2.remaining absent`: the second limit's."""
     found = said["ok"] if said.get("ok") is not None else said
-    for part in expected.split(","):
+    for part in expected.split(", "):
         name, _, wanted = part.strip().partition(" ")
-        if not is_so(found.get(name), wanted.strip()):
-            raise Failed(f"{name} is {found.get(name)!r}, not {wanted.strip()}; all of it: {found}")
+        got = found
+        for word in name.split("."):  # `2.granted`: of the second limit
+            got = got["each"][int(word) - 1] if word.isdigit() and got.get("each") else got.get(word)
+        if not is_so(got, wanted.strip()):
+            raise Failed(f"{name} is {got!r}, not {wanted.strip()}; all of it: {found}")
 
 
 class Play:
     def __init__(self, scenario, adapter):
         self.scenario, self.adapter, self.name = scenario, adapter, f"{scenario['name']}@{next(NUMBERS)}"
-        self.event, self.servers, self.calls, self.unanswered = asyncio.Event(), {}, {}, {}
+        self.event, self.servers, self.calls, self.numbers, self.unanswered = asyncio.Event(), {}, {}, {}, {}
         self.latest, self.opened, self.is_made, self.at = None, 0, False, "the beginning"
 
     async def run(self):
         for name in self.scenario.get("servers", ["S"]):
-            self.servers[name] = Server(name, self.event.set)
+            self.servers[name] = Server(name, self.event.set, self.servers if self.scenario.get("cluster") else None)
+            self.servers[name].has_module = self.scenario.get("module", True)
             await self.servers[name].up()
         try:
             for line in self.scenario["steps"]:
@@ -168,7 +179,8 @@ class Play:
         if match := re.fullmatch(r"([a-z]\d*):\s*(\w+)(?:\s+([^\s=]+))?((?:\s+\w+=\S+)*)", line):
             self.begin(*match.groups())
         elif match := re.fullmatch(r"until (\w+) (\S+) (.*)", line):
-            await self.repeated(lambda: self.ask("call", method=match[1], key=match[2]), match[3], PATIENCE)
+            await self.repeated(lambda: self.ask("call", method=match[1], keys=[match[2]], limiter=0, options={}),
+                                match[3], PATIENCE)
         elif match := re.fullmatch(r"([a-z]\d*)\s*=\s*(.*)", line):
             compare(await self.soon(self.calls.pop(match[1]), f"no outcome after {PATIENCE} s"), match[2])
         elif match := re.fullmatch(r"([a-z]\d*) gives up", line):
@@ -180,8 +192,9 @@ class Play:
             await asyncio.sleep(in_ms(match[1]) / 1000)
         elif match := re.fullmatch(r"(statistics|health) (.*)", line):
             await self.repeated(lambda: self.ask(match[1]), match[2], SOON)
-        elif match := re.fullmatch(r"log (\w+)", line):
-            await self.until(lambda: any(one["log"] == match[1] for one in self.logged()),
+        elif match := re.fullmatch(r"log (.+)", line):
+            words = self.filled(match[1]).split()
+            await self.until(lambda: any(matches(words, one["log"].split()) for one in self.logged()),
                              lambda: f"not logged; but {self.logged()}", SOON)
         elif line == "close":
             await self.close()
@@ -196,18 +209,27 @@ class Play:
         if self.is_made:
             return
         self.is_made = True
-        said = await self.soon(self.ask(
-            "limiter", addresses={name: f"127.0.0.1:{server.port}" for name, server in self.servers.items()},
-            kind=self.scenario.get("kind", "rate"), topology=self.scenario.get("topology", "standalone"),
-            options=self.scenario.get("limiter", {})), "no limiter")
-        if "error" in said:
-            raise Failed(f"no limiter: {said}")
+        topology, kind = self.scenario.get("topology", "standalone"), {"kind": self.scenario.get("kind", "rate")}
+        limiters = self.scenario.get("limiters") or [self.scenario["limiter"]]
+        asked = [name for name in self.servers if topology != "sentinel" or name in SENTINELS]
+        made = await self.soon(self.ask(
+            "limiters", addresses=[f"127.0.0.1:{self.servers[name].port}" for name in asked], topology=topology,
+            secret=self.scenario.get("secret"), limiters=[kind | one for one in limiters]), "no limiter")
+        if self.scenario.get("refused"):
+            compare(made, self.scenario["refused"])
+        elif "error" in made:
+            raise Failed(f"no limiter: {made}")
 
-    def begin(self, who, method, key, rest):
+    def begin(self, who, method, keys, rest):
         options = {name: value(text) for name, text in (word.split("=", 1) for word in rest.split())}
+        if "of" in options:  # what an earlier call returned: a hold, an admission
+            options["of"] = self.numbers[options["of"]]
         if self.scenario.get("cancellable") or f"{who} gives up" in self.scenario["steps"]:
             options["cancellable"] = True
-        self.calls[who] = self.ask("call", method=method, key=key, **options)
+        self.calls[who] = self.ask("close") if method == "close" else self.ask(
+            "call", method=method, keys=keys.split(",") if keys else [], limiter=options.pop("limiter", 0),
+            options=options)
+        self.numbers[who] = self.calls[who].number
 
     async def gets(self, server, text, _at):
         """What a server gets next, of all that no rule answers."""
@@ -225,13 +247,17 @@ class Play:
     async def rules(self, server, text, _at):
         pattern, _, answer = text.partition(" > ")
         pattern = pattern.split()
-        server.rules = [rule for rule in server.rules if rule.pattern != pattern]
-        if answer == "nothing":
-            server.rules.insert(0, Rule(pattern, None, False))
-        elif answer != "script":
-            server.rules.insert(0, Rule(pattern, reply(self.filled(answer)), True))
+        if answer == "script":
+            server.rules = [rule for rule in server.rules if rule.pattern != pattern]
+        else:
+            is_answered = answer != "nothing"
+            server.rule(pattern, reply(self.filled(answer)) if is_answered else None, is_answered)
 
     async def is_quiet(self, server, text, _at):
+        if match := re.fullmatch(r"counted (\S+) (\d+)", text):  # granted, and not given back
+            await self.until(lambda: server.counted.get(match[1], 0) == int(match[2]),
+                             lambda: f"{server.name} counted {server.counted}", SOON)
+            return
         await asyncio.sleep(in_ms(text.removeprefix("quiet ")) / 1000)
         if server.unclaimed():
             raise Failed(f"{server.name} got {server.unclaimed()[0]}")
@@ -241,13 +267,19 @@ class Play:
             await server.up()
         elif text in ("cut", "down"):
             getattr(server, text)()
-        elif text in ("silent", "hears"):
-            server.is_silent = text == "silent"
+        elif text == "silent":
+            server.is_silent = True
+        elif text == "hears":
+            server.hears()
         elif text == "new connections":
             self.opened = server.opened
         elif text == "is another connection":  # the latest command came over one that was made since
             if self.latest.connection.number <= self.opened:
                 raise Failed(f"{self.latest} came over an old one")
+        elif match := re.fullmatch(r"slow (.*)", text):
+            server.delay = in_ms(match[1]) / 1000
+        elif match := re.fullmatch(r"names ([A-Z]) (\d+) of (\d+)", text):  # a sentinel: its primary and its epoch
+            server.names(match[1], self.servers[match[1]].port, int(match[2]), int(match[3]))
         elif match := re.fullmatch(r"push (.*)", text):
             for connection in server.connections:
                 connection.invalidate(reply(match[1]))
@@ -267,11 +299,17 @@ class Play:
     async def end(self):
         """What holds for every scenario: all callers have their outcome, nothing else was sent, closing ends all."""
         await self.make()
-        if waiting := [who for who, call in self.calls.items() if not call.done()]:
-            raise Failed(f"never answered: {', '.join(waiting)}")
+        def waiting():
+            return [who for who, call in self.calls.items() if not call.done()]
+        await self.until(lambda: not waiting(), lambda: f"never answered: {', '.join(waiting())}", SOON)
         servers = self.servers.values()
         if besides := [f"{server.name} got {command}" for server in servers for command in server.unclaimed()]:
             raise Failed(f"besides: {'; '.join(besides)}")
+        if self.adapter.has_ended:
+            raise Failed("the adapter has ended")
         await self.close()
         await self.until(lambda: not any(server.connections for server in servers),
                          lambda: f"open after close: {[(one.name, len(one.connections)) for one in servers]}", SOON)
+        for text in [*filter(None, [self.scenario.get("secret")]), *self.scenario.get("unsaid", ())]:
+            if said := self.adapter.lines_with(text):
+                raise Failed(f"it says {text}: {said[0]}")

@@ -11,6 +11,7 @@ from conformance.play import Adapter, Failed, Play
 
 HERE = Path(__file__).resolve().parent
 AT_ONCE = 8
+AGAIN = 6  # failures that a busy machine may cause
 
 
 def scenarios():
@@ -23,6 +24,17 @@ def known():
     """By adapter and scenario: why it fails still, and who mends it."""
     found = tomllib.loads((HERE / "known.toml").read_text()).get("known", [])
     return {(one["adapter"], one["scenario"]): one for one in found}
+
+
+async def run_steadily(name, words, chosen, **options):
+    """As `run`. A few scenarios that fail beside others, and are not known to, are played again, one at a time."""
+    found = await run(words, chosen, **options)
+    failed = [one for one in chosen if found[one["name"]].startswith("failed") and (name, one["name"]) not in known()]
+    for scenario in failed if len(failed) <= AGAIN else ():
+        again = await run(words, [scenario], **options)
+        if again[scenario["name"]] == "ok":
+            found[scenario["name"]] = "ok, alone"
+    return found
 
 
 async def run(words, chosen, **options):
@@ -93,7 +105,7 @@ def main():
     for name in given.adapters or ADAPTERS:
         began = time.monotonic()
         words, options = ADAPTERS[name]()
-        results[name] = asyncio.run(run(words, chosen, **options))
+        results[name] = asyncio.run(run_steadily(name, words, chosen, **options))
         failures += [f"{name}: {text}" for text in judged(name, results[name])]
         print(f"{name}: {time.monotonic() - began:.1f} s", file=sys.stderr)
     print(table(results))

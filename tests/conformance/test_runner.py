@@ -17,18 +17,24 @@ def call(asked):
     name = asked["client"]
     with socket.create_connection(("127.0.0.1", port[name])) as one:
         for word in options[name].get("sends", ["ALLOW"]):
-            words = ["SWLIMIT." + word, asked["key"]]
-            one.sendall(b"*2\\r\\n" + b"".join(b"$%d\\r\\n%s\\r\\n" % (len(x), x.encode()) for x in words))
+            words = ["SWLIMIT." + word, *asked["keys"]]
+            data = b"".join(b"$%d\\r\\n%s\\r\\n" % (len(x), x.encode()) for x in words)
+            one.sendall(b"*%d\\r\\n" % len(words) + data)
         try:
             got = one.makefile().readline()
         except ConnectionError:
             got = ""
-        say(id=asked["id"], ok={"granted": int(got[1:]) if got[1:].strip() else None})
+        granted = int(got[1:]) if got[1:].strip() else None
+        say(id=asked["id"], ok={"granted": granted, "each": [{"granted": granted}], "value": options[name].get("says")})
 for line in sys.stdin:
     asked = json.loads(line)
     do, name, number = asked["do"], asked.get("client"), asked["id"]
-    if do == "limiter":
-        port[name], options[name] = int(asked["addresses"]["S"].split(":")[1]), asked["options"]
+    if do == "limiters":
+        port[name], options[name] = int(asked["addresses"][0].split(":")[1]), asked["limiters"][0]
+        if "wrong" in options[name]:
+            say(id=number, error="invalid")
+            continue
+        say(log="it begins here")
         if options[name].get("leaves"):
             open_ones[name] = socket.create_connection(("127.0.0.1", port[name]))
     if do == "call":
@@ -54,6 +60,12 @@ def outcome(*steps, limiter=None, **scenario):
 def test_what_is_so_passes():
     assert outcome(*GRANTED, "S? quiet 1ms", "statistics server 1", "close") == "ok"
     assert outcome("S~ ALLOW k > 1", "a: allow k", "a= granted 1", "until allow k granted 1") == "ok"
+    assert outcome("log it begins *", "S! silent", "S~ ALLOW k > 1", "a: allow k", "a waits still", "S! hears",
+                   "a= granted 1, 1.granted 1") == "ok"
+    assert outcome("S! slow 50ms", "S~ ALLOW k > [1]", "a: allow k", "S? counted k 1", "a= granted 1") == "ok"
+    assert outcome("c: close", "c= ok absent") == "ok"
+    assert outcome("wait 1ms", limiter={"wrong": True}, refused="error invalid") == "ok"
+    assert outcome("S~ SENTINEL ... > nothing", "S! names S 5 of 1") == "ok"
 
 
 @pytest.mark.parametrize("said, steps", [
@@ -66,7 +78,9 @@ def test_what_is_so_passes():
     ("came over an old one", ["a: allow k", "S: ALLOW k", "S! new connections", "S> 1", "a= granted 1",
                               "S! is another connection"]),
     ("server is 1, not 2", ["statistics server 2"]),
-    ("not logged", ["log unavailable"]),
+    ("not logged", ["log it ends *"]),
+    ("1.granted is 1", [*GRANTED[:3], "a= 1.granted 2"]),
+    ("S counted {'k': 0}", ["S~ ALLOW k > [0]", "a: allow k", "S? counted k 2", "a= granted 0"]),
 ])
 def test_what_is_not_so_fails(said, steps):
     assert said in outcome(*steps)
@@ -75,6 +89,8 @@ def test_what_is_not_so_fails(said, steps):
 def test_what_no_scenario_says_is_judged():
     assert "besides: S got PEEK k" in outcome(*GRANTED, limiter={"sends": ["ALLOW", "PEEK"]})
     assert "open after close" in outcome(*GRANTED, limiter={"leaves": True})
+    assert "it says hush" in outcome(*GRANTED, limiter={"says": "password hush"}, secret="hush")
+    assert "error is None" in outcome(*GRANTED, refused="error invalid")
     assert outcome(*GRANTED, needs=["magic"]) == "not able: magic"
 
 

@@ -13,7 +13,6 @@ import tempfile
 import threading
 import time
 from http.client import HTTPConnection
-from pathlib import Path
 
 DAEMON, DAEMONS, CALLS, OUT = sys.argv[1], {}, {}, threading.Lock()
 
@@ -29,44 +28,70 @@ def free_port():
         return one.getsockname()[1]
 
 
+QUOTA = ("kind", "limit", "window", "period", "ttl")
+
+
 def start(asked):
-    options, folder, port = dict(asked["options"]), tempfile.mkdtemp(prefix="scenario-"), free_port()
-    quota = {name: options.pop(name) for name in ("limit", "window", "period", "ttl") if name in options}
-    config = {"server": f"redis://{asked['addresses']['S']}", "grpc": {"address": f"127.0.0.1:{free_port()}"},
-              "http": {"address": f"127.0.0.1:{port}"}, **options}
+    options, folder, port = dict(asked["limiters"][0]), tempfile.mkdtemp(prefix="scenario-"), free_port()
+    each = [{name: one[name] for name in QUOTA + ("on_failure",) if name in one} for one in asked["limiters"]]
+    login = f"ann:{asked['secret']}@" if asked["secret"] else ""
+    scheme, path = {"sentinel": ("redis-sentinel", "/main"), "cluster": ("redis-cluster", "")}.get(
+        asked["topology"], ("redis", ""))
+    places = asked["addresses"] if path or scheme == "redis-cluster" else asked["addresses"][:1]
+    config = {"server": f"{scheme}://{login}{','.join(places)}{path}", "grpc": {"address": f"127.0.0.1:{free_port()}"},
+              "http": {"address": f"127.0.0.1:{port}"},
+              **{name: value for name, value in options.items() if name not in QUOTA}}
     with open(f"{folder}/c.yaml", "w") as file:
         json.dump(config, file)
-    with open(f"{folder}/log", "wb") as log:
-        process = subprocess.Popen([DAEMON, "--config", f"{folder}/c.yaml"], stdin=subprocess.DEVNULL, stdout=log,
-                                   stderr=log)
-    DAEMONS[asked["client"]] = process, port, quota, folder
+    process = subprocess.Popen([DAEMON, "--config", f"{folder}/c.yaml"], stdin=subprocess.DEVNULL,
+                               stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
+    DAEMONS[asked["client"]] = process, port, each, folder
+    threading.Thread(target=listen, args=(asked["client"], process), daemon=True).start()
     for _ in range(500):
         try:
-            socket.create_connection(("127.0.0.1", port)).close()
-            return
+            return socket.create_connection(("127.0.0.1", port)).close()
         except OSError:
             time.sleep(0.01)
             if process.poll() is not None:
                 break
-    raise RuntimeError(Path(f"{folder}/log").read_text()[-300:])
+    raise ValueError("it refuses its configuration")
+
+
+def listen(client, process):
+    for line in process.stdout:
+        say(log=re.sub(r"^\S+ +[A-Z]+ \S+: ", "", line.strip()), client=client)  # without time, level and crate
 
 
 def call(asked):
-    _, port, quota, _ = DAEMONS[asked["client"]]
-    kind = "budget" if "period" in quota else asked["method"]
-    body = {"key": asked["key"], **quota, **{name: asked[name] for name in ("cost", "timeout") if name in asked}}
+    _, port, limiters, _ = DAEMONS[asked["client"]]
+    options = {name: value for name, value in asked["options"].items() if name not in ("of", "cancellable", "times")}
+    kind = "budget" if "period" in limiters[asked["limiter"]] else asked["method"]
+    chosen = limiters if kind in ("allow_all", "admit") else [limiters[asked["limiter"]]]
+    each = [{"key": key, **options, **{name: value for name, value in one.items() if name != "kind"}}
+            for key, one in zip(asked["keys"], chosen)]
     if kind == "hold":
-        body |= {"ttl": "30s"}
+        each[0].setdefault("ttl", "30s")
+    if kind in ("refund", "block", "unblock"):
+        each = [{"key": asked["keys"][0], **options}]
+    if kind == "refund":
+        each[0]["cost"] = each[0].pop("units")
     connection = CALLS[asked["id"]] = HTTPConnection("127.0.0.1", port, timeout=60)
-    connection.request("POST", f"/v1/{kind}", json.dumps(body), {"content-type": "application/json"})
+    connection.request("POST", f"/v1/{kind}", json.dumps(each if kind in ("allow_all", "admit") else each[0]),
+                       {"content-type": "application/json"})
     response = connection.getresponse()
     found = json.loads(response.read())
     if response.status not in (200, 429):
         kinds = {503: "unavailable", 400: "invalid", 502: "module_missing" if "module" in str(found) else "refused"}
-        return {"error": kinds.get(response.status, "refused"), "message": f"{response.status} {found}"}
+        return {"error": kinds.get(response.status, "other"), "message": f"{response.status} {found}"}
+    return {"ok": told(found)}
+
+
+def told(found):
     if found.get("retry_after") == -1:
         found["retry_after"] = "never"  # JSON has no infinity: -1 is documented
-    return {"ok": {"remaining": None, "reset_after": None} | found}
+    if "each" in found:
+        return found | {"each": [told(one) for one in found["each"]]}
+    return {"remaining": None, "reset_after": None, "value": found.get("refunded")} | found
 
 
 def end(asked):
@@ -81,23 +106,25 @@ def health(asked):
     connection = HTTPConnection("127.0.0.1", DAEMONS[asked["client"]][1], timeout=5)
     connection.request("GET", "/metrics")
     text = connection.getresponse().read().decode()
-    away = re.search(r"^swlimit_client_server_away\{[^}]*\} 1", text, re.M)
+    away = re.search(r"^swlimit_client_server_unavailable\{[^}]*\} 1", text, re.M)
     return {"state": "unavailable" if away else "up", "reason": None}
 
 
 def run(asked):
     try:
         do = asked["do"]
-        found = call(asked) if do == "call" else {"ok": {"limiter": start, "health": health}.get(do, end)(asked)}
+        found = call(asked) if do == "call" else {"ok": {"limiters": start, "health": health}.get(do, end)(asked)}
     except Exception as error:
-        found = {"error": "cancelled" if asked["id"] in CALLS else "refused", "message": repr(error)}
+        kind = "invalid" if isinstance(error, ValueError) else "cancelled" if asked["id"] in CALLS else "refused"
+        found = {"error": kind, "message": repr(error)}
     say(id=asked["id"], **found)
 
 
 for line in sys.stdin:
     asked = json.loads(line)
     if asked["do"] == "hello":
-        say(id=asked["id"], ok=["cancel"])
+        say(id=asked["id"], ok=["cancel", "cancel_refund", "sentinel", "cluster", "url", "logs", "partial", "ids",
+                                "tracking"])
     elif asked["do"] == "statistics":
         say(id=asked["id"], error="none", message="no statistics of one limiter")
     elif asked["do"] == "cancel":

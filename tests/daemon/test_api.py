@@ -298,7 +298,7 @@ def test_a_server_that_is_away(start_daemon, start):
     api = Api(start_daemon(NO_LIMITS, server, timeout="200ms"))
     eventually(lambda: api.ask("/v1/allow", K)[0], 200)
     server.kill()
-    assert api.ask("/v1/allow", K) == (503, {"error": "the counting server is away"})
+    assert api.ask("/v1/allow", K) == (503, {"error": "the counting server is unavailable"})
     assert api.granted("/v1/allow", K | {"on_failure": "allow"}) == (200, 1)
     assert api.granted("/v1/allow", K | {"on_failure": "deny"}) == (429, 0)
     assert api.ask("/v1/allow_all", [K, K | {"key": "l", "on_failure": "deny"}])[0] == 503

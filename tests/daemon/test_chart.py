@@ -13,6 +13,8 @@ from support.server import ROOT
 HERE = "tests/daemon/test_chart.py"
 EVERYTHING = {
     "replicas": 3,
+    "waitForServer": True,
+    "monitoringPort": 9090,
     "server": {"existingSecret": "redis"},
     "config": {"http": {"tls": {"certificate": "/tls/tls.crt", "key": "/tls/tls.key"}}, "on_failure": "local"},
     "limits": {"a.yaml": "domain: a\n", "b.yaml": "domain: b\ndescriptors: []\n"},
@@ -82,8 +84,9 @@ def test_everything_it_can_say(everything):
     assert "prometheus.io/scrape" not in deployment["template"]["metadata"]["annotations"]
     settings = yaml.safe_load(everything["ConfigMap"]["data"]["swlimitd.yaml"])
     assert settings == {"limits": ["a.yaml", "b.yaml"], "log": {"format": "json"}, "on_failure": "local",
-                        "grpc": {"address": "0.0.0.0:8081"},
-                        "http": {"address": "0.0.0.0:8080"} | EVERYTHING["config"]["http"]}
+                        "wait_for_server": True, "grpc": {"address": "0.0.0.0:8081"},
+                        "http": {"address": "0.0.0.0:8080", "monitoring_address": "0.0.0.0:9090"}
+                        | EVERYTHING["config"]["http"]}
     assert everything["ConfigMap"]["data"]["b.yaml"] == EVERYTHING["limits"]["b.yaml"]
 
 
@@ -102,8 +105,8 @@ def test_only_those_that_are_named_reach_the_pods(everything):
     spec = everything["NetworkPolicy"]["spec"]
     callers, monitoring = spec["ingress"]
     assert spec["policyTypes"] == ["Ingress", "Egress"] and spec["egress"] == EVERYTHING["networkPolicy"]["egress"]
-    assert {port["port"] for port in callers["ports"]} == ports == {"http", "grpc"}
-    assert [port["port"] for port in monitoring["ports"]] == ["http"]
+    assert {port["port"] for port in callers["ports"]} == {"http", "grpc"} == ports - {"monitoring"}
+    assert [port["port"] for port in monitoring["ports"]] == ["monitoring"]
     assert callers["from"] == [{"podSelector": {}}]
 
     nobody = by_kind(networkPolicy={"enabled": True, "callers": [], "monitoring": []})["NetworkPolicy"]["spec"]
@@ -114,7 +117,7 @@ def test_prometheus_finds_metrics_and_rules(everything):
     monitor, service = everything["ServiceMonitor"], everything["Service"]
     assert monitor["spec"]["selector"]["matchLabels"].items() <= service["metadata"]["labels"].items()
     endpoint, = monitor["spec"]["endpoints"]
-    assert endpoint["port"] in {port["name"] for port in service["spec"]["ports"]}
+    assert endpoint["port"] in {port["name"] for port in service["spec"]["ports"]} - {"http", "grpc"}
     assert (endpoint["path"], endpoint["scheme"], endpoint["interval"]) == ("/metrics", "https", "10s")
     rules = yaml.safe_load((ROOT / "src/daemon/prometheus-alerts.yaml").read_text())
     assert everything["PrometheusRule"]["spec"] == rules

@@ -60,3 +60,18 @@ def test_an_admission_of_several_slots(daemon):
     assert api.ask("/v1/settle", settle) == (200, {"settled": True, "changes": [-1, -1]})
     status, reply = api.ask("/v1/admit", [user, model | {"key": "{b}:model"}, rate])
     assert status == 502 and "give the keys of one decision the same hash tag" in reply["error"]
+
+
+def test_a_seed_that_has_left_the_cluster(start_daemon, cluster):
+    """It knows of no slots, and is named first. Nobody is refused because of it."""
+    lone, others = cluster.servers[-1], cluster.servers[:Cluster.MASTERS]
+    lone.cli("CLUSTER", "RESET", "HARD")
+    assert lone.cli("CLUSTER", "SLOTS") == ""
+    daemon = start_daemon("domain: shop")
+    daemon.stop()
+    daemon.write_limits(LIMITS)
+    daemon.write_settings(server="redis-cluster://" + ",".join(f"127.0.0.1:{one.port}" for one in (lone, *others)))
+    for _ in range(3):  # as many as the limit
+        daemon.start()
+        assert [daemon.codes(f"tenant={tenant}", domain="shop")[0] for tenant in range(20)] == ["OK"] * 20
+        daemon.stop()

@@ -42,7 +42,7 @@ def test_queries_ask_for_what_there_is(start_daemon, start):
     eventually(lambda: daemon.metrics("swlimitd_restart_needed"))
     server.stop()
     asked = {"domain": "d", "descriptors": [{"entries": [{"key": "k", "value": "y"}]}]}
-    eventually(lambda: daemon.json(asked)[0] == 503 and daemon.metrics("swlimitd_server_away_seconds"))
+    eventually(lambda: daemon.json(asked)[0] == 503 and daemon.metrics("swlimitd_server_unavailable_seconds"))
     discovering = start_daemon("domain: d", xds={"server": f"http://127.0.0.1:{free_port()}", "start_without": True})
     there = series(discovering) | series(daemon)
     for query in queries():

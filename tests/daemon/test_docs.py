@@ -5,8 +5,10 @@ import re
 import shlex
 
 import pytest
+import yaml
 
 from docs.pages import blocks, page_named
+from support.waiting import eventually
 
 PAGE = page_named("swlimitd.md")
 BLOCKS = [block for block in blocks(PAGE) if block.comment == f"run by tests/daemon/{__file__.rpartition('/')[2]}"]
@@ -81,3 +83,28 @@ def test_every_metric_is_documented(daemon):
     told = set(re.findall(r"^# TYPE (swlimitd_\w+)", daemon.get("/metrics")[1], re.MULTILINE))
     assert len(told) >= 9
     assert told <= set(re.findall(r"^\| `(swlimitd_\w+)`", PAGE.read_text(), re.MULTILINE))
+
+
+def test_on_elasticache(start_daemon, start):
+    """With the page's user, on a server without the module."""
+    page = page_named("elasticache.md")
+    user, = [block.text for block in blocks(page) if "--access-string" in block.text]
+    rights = re.search(r'--access-string "(.*?)"', user, re.DOTALL)[1].replace("\\\n", " ").split()
+    here = [block for block in blocks(page) if block.comment == "run by tests/daemon/test_docs.py"]
+    limits, settings, denial = [block.text for block in here]
+    server = start(module=None, options={"maxmemory": "100mb", "maxmemory-policy": "noeviction"})
+    server.cli("ACL", "SETUSER", "limits", "reset", ">secret", *rights)
+    daemon = start_daemon("domain: shop")
+    daemon.stop()
+    daemon.write_limits(limits)
+    of_page = yaml.safe_load(settings) | {"server": f"redis://limits:secret@127.0.0.1:{server.port}"}
+    assert of_page.pop("limits") == ["limits.yaml"]
+    daemon.write_settings(**of_page)
+    status, printed = daemon.run("--check", "--server")
+    assert (status, " can decide, by the script: it has not loaded the module\n" in printed) == (0, True), printed
+    daemon.start()
+    eventually(lambda: daemon.get("/ready")[0], 200)
+    command, *shown = denial.splitlines()
+    body = json.loads(re.search(r"--data '(.*?)'", command)[1])
+    assert [f'"overallCode":"{daemon.json(body)[1]["overallCode"]}"' for _ in shown] == shown
+    assert "lacks" not in daemon.log and "refuses" not in daemon.log, daemon.log

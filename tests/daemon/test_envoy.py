@@ -3,7 +3,9 @@
 import socket
 
 import pytest
+import yaml
 
+from docs.pages import blocks, page_named
 from support.envoy import answering, by_header, cluster, http2_cluster, listener, ratelimit, running, typed
 from support.http import fetch
 from support.server import free_port
@@ -103,3 +105,21 @@ def test_without_the_daemon_envoy_goes_on(proxy, daemon):
     assert proxy.get(user="ann")[0] == 200
     daemon.start()
     eventually(lambda: proxy.get(user="ann")[1]["x-ratelimit-limit"])
+
+
+def test_the_cluster_for_kubernetes(daemon, tmp_path):
+    """That of the page, at other addresses."""
+    block, = [block for block in blocks(page_named("install-swlimitd.md")) if "test_envoy" in block.comment]
+    port, app_port = free_port(), free_port()
+    of_page = yaml.safe_load(block.text)
+    endpoint = of_page["load_assignment"]["endpoints"][0]["lb_endpoints"][0]["endpoint"]["address"]["socket_address"]
+    assert endpoint == {"address": "swlimitd.default.svc.cluster.local", "port_value": 8081}
+    endpoint |= {"address": "localhost", "port_value": daemon.port}
+    of_page["dns_lookup_family"] = "V4_ONLY"
+    here = configuration(port, app_port, daemon.port)
+    here["static_resources"]["clusters"][1] = of_page
+    with running(here, tmp_path, port):
+        proxy = Proxy(port)
+        eventually(lambda: proxy.get(user="ann")[0], 429)
+        assert daemon.metrics("swlimitd_requests_total")["grpc", "over_limit"] >= 1
+    assert "deprecated" not in (tmp_path / "log").read_text()

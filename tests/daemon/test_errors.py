@@ -27,8 +27,9 @@ def test_why_a_server_is_not_taken(start_daemon, server):
     for url, why in (
             ("redis://127.0.0.1:99999", "Redis URL did not parse"),
             ("redis://127.0.0.1/a", "Invalid database number"),
-            (f"redis://127.0.0.1:{daemon.http_port}", "the server is away: the reply is not Redis's protocol"),
-            (f"redis-sentinel://127.0.0.1:{server.port}/a", "the server is away: ERR unknown command 'SENTINEL', .*")):
+            (f"redis://127.0.0.1:{daemon.http_port}", "the server is unavailable: the reply is not Redis's protocol"),
+            (f"redis-sentinel://127.0.0.1:{server.port}/a",
+             "the server is unavailable: ERR unknown command 'SENTINEL', .*")):
         daemon.write_settings(server=url)
         status, printed = daemon.run("--check", "--server")
         assert status == 1 and re.fullmatch(f"swlimitd: [^ ]+: {why}\n", printed), printed

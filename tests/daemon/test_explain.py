@@ -221,7 +221,7 @@ def test_while_the_server_is_away(start_daemon, start):
     assert {limit["answer"]["source"] for rule in found["rules"] for limit in rule["limits"]} == {"failure"}
     found = explained(daemon, envoys("user=ann", "local=x"))
     assert found["result"] == "error"
-    assert found["rules"][0]["limits"][0]["error"] == "the counting server is away"
+    assert found["rules"][0]["limits"][0]["error"] == "the counting server is unavailable"
     assert found["rules"][1]["limits"][0]["answer"]["granted"]
 
 

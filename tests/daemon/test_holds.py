@@ -108,7 +108,15 @@ def test_several_holds(api):
     assert api.ask("/v1/release", {"key": model["key"], "id": "r2"}) == (200, {"released": 1})
     used = [{"key": key, "units": units} for key, units in ((RATE["key"], 1), (model["key"], 0), (TOKENS["key"], 150))]
     settle = {"key": user["key"], "id": "r1", "used": used}
-    assert api.ask("/v1/settle", settle | {"used": used[:1]})[0] == 502
+    others = {"error": "used must name the keys that were reserved, in their order"}
+    assert api.ask("/v1/settle", settle | {"used": used[:1]}) == (400, others)
+    assert api.ask("/v1/settle", settle | {"used": [{"key": "{a}:x", "units": 1}, *used[1:]]}) == (400, others)
+    assert api.ask("/v1/settle", settle | {"used": used + used[:1]}) == (400, {"error": "duplicate key"})
+    many = [{"key": f"{{a}}:{number}", "units": 1} for number in range(20_000)]
+    assert api.ask("/v1/settle", settle | {"used": many}) == (400, {"error": "used names at most 63 keys"})
+    held = [one | {"units": 7} if one["key"] == model["key"] else one for one in used]
+    assert api.ask("/v1/settle", settle | {"used": held}) == (
+        400, {"error": "the units of a hold must be 0: it ends as a whole"})
     assert api.ask("/v1/settle", settle) == (200, {"settled": True, "changes": [0, -1, -250]})
     for key in (user["key"], model["key"]):
         assert api.ask(f"/v1/holders?key={quote(key)}") == (200, [])

@@ -175,16 +175,16 @@ def test_rules_that_are_gone_free_their_series(daemon):
 
 
 def test_of_a_server_that_is_away_it_tells_why_and_how_long(daemon, own_server):
-    assert daemon.metrics("swlimitd_server_away_seconds") == {}
+    assert daemon.metrics("swlimitd_server_unavailable_seconds") == {}
     own_server.kill()
     address = f"127.0.0.1:{own_server.port}"
 
     def away():
         daemon.json({"domain": "d", "descriptors": [{"entries": [{"key": "many", "value": "x"}]}]})
-        return daemon.metrics("swlimitd_server_away_seconds")
+        return daemon.metrics("swlimitd_server_unavailable_seconds")
 
     assert eventually(away).keys() == {(address, "refused")}
-    assert daemon.metrics("swlimit_client_server_away") == {(address,): 1}
+    assert daemon.metrics("swlimit_client_server_unavailable") == {(address,): 1}
     own_server.start()
-    eventually(lambda: daemon.metrics("swlimitd_server_away_seconds"), {})
-    eventually(lambda: daemon.metrics("swlimit_client_server_away"), {(address,): 0})
+    eventually(lambda: daemon.metrics("swlimitd_server_unavailable_seconds"), {})
+    eventually(lambda: daemon.metrics("swlimit_client_server_unavailable"), {(address,): 0})

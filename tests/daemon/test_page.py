@@ -324,11 +324,11 @@ def test_it_says_when_something_is_away(open_page, start):
     server = start()
     page = open_page(server=server)
     server.stop()
-    page.sees("status", "The counting server is away")
+    page.sees("status", "The counting server is unavailable")
     page.daemon.stop()
     page.sees("status", r"swlimitd does not answer. What is shown is from \d")
     page.daemon.start()
-    page.sees("status", "The counting server is away")
+    page.sees("status", "The counting server is unavailable")
 
 
 def test_it_says_when_requests_fail(open_page, server, tokens):
@@ -361,10 +361,10 @@ def test_outages_and_errors_are_drawn(open_page, start):
 
     eventually(fails)
     page.sees("errors", r"[1-9]")
-    page.sees("status", rf"The counting server is away. .*127.0.0.1:{server.port}.*: .+ Each limit decides")
-    page.sees("about", rf"127.0.0.1:{server.port}\S* is away since \d")
+    page.sees("status", rf"The counting server is unavailable. .*127.0.0.1:{server.port}.*: .+ Each limit decides")
+    page.sees("about", rf"127.0.0.1:{server.port}\S* is unavailable since \d")
     label = page.find("decisions-chart").get_attribute("aria-label")
-    assert re.search(r"[1-9]\d* without a decision; a counting server was away", label)
+    assert re.search(r"[1-9]\d* without a decision; a counting server was unavailable", label)
     page.points_at(lambda: bars(page, "errors")[-1])
     page.sees("decisions-point", r"\d+:\d+.*, 1m: 0 granted \(0/s\), 0 denied \(0/s\), [1-9]\d* without a decision")
     server.start()

@@ -54,7 +54,7 @@ def test_there_and_back(server, plain, plain_server):
                     for number, words in enumerate(random_commands(random.Random(6), 600))]
         list(module.stream(commands))
         module.call("SWLIMIT.ALLOW", "key:wide", MAX, "4096m", "1m", "COST", MAX - 5)
-        module.call("SWLIMIT.RECORD", "key:forever", 5, "1h", "1m", "UNTIL", 0)
+        module.call("SWLIMIT.APPLY", "key:forever", f"c60000*60@{at}~0")
         for number in range(40):  # a block alone that has passed by the clock is not copied
             if module.call("SWLIMIT.INFO", f"key:{number}")[-3:] == [0, b"counts", []]:
                 module.call("DEL", f"key:{number}")

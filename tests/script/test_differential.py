@@ -11,6 +11,7 @@ from conformance.vectors.test_vectors import as_json
 from support.commands import of_vector
 from support.comparing import Commands, Difference, compare
 from support.lacking import needed
+from support.lua import Interpreter
 from support.releases import TOO_OLD
 from support.script import PARTIAL, SEVERAL, STRICT, packed, scripted, sha, unpacked
 from support.waiting import eventually
@@ -50,6 +51,15 @@ def test_random_commands_on_the_release_that_takes_no_module(start, clock):
     compare(module, plain, clock, Commands(3), 20_000)
 
 
+@pytest.mark.parametrize("version", ["lua51", "lua54"])
+@pytest.mark.parametrize("count", [10_000, pytest.param(200_000, marks=pytest.mark.long)])
+def test_random_commands_in_other_interpreters(start, clock, version, count):
+    """Without struct, and in Lua 5.4, which has integers beside doubles."""
+    plain = start(env=clock.environment, module=None)
+    with Interpreter(plain, version) as interpreter:
+        compare(start(env=clock.environment), interpreter, clock, Commands(5), count)
+
+
 def test_a_difference_is_found(start, clock, monkeypatch):
     """In one of a thousand commands."""
     commands, number = Commands(4), itertools.count()
@@ -73,7 +83,7 @@ def test_durations(run):
 
 def test_decisions(plain):
     for case in json.loads((make.HERE / "decisions.json").read_text()):
-        commands = [scripted(words, sha()) for words in of_vector(case)]
+        commands = [scripted(words, sha()) for words in of_vector(case, by_script=True)]
         asked = case["request"]
         flags = PARTIAL * asked["partial"] | STRICT * asked["strict"]
         commands.append(packed("k", asked["limit"], asked["resolution"], asked["window"] // asked["resolution"],

@@ -84,10 +84,9 @@ def test_any_members_get_a_reply_or_wrongtype(plain, ask):
 
 
 def test_what_only_the_module_has(plain, ask):
-    for option in (("WAIT", "1s"), ("END", 5), ("TOKEN", 5), ("RESERVED", 1, "x")):
-        assert ask("HOLD", "h", 9, 60, "a", *option) == f"ERR {option[0]} needs the module"
-    assert ask("RELEASE", "h", "a", "UNTIL", 0) == "ERR UNTIL needs the module"
-    assert ask("RENEW", "h", 60, "a", "AT", T, "UNTIL", 0) == "ERR UNTIL needs the module"
+    assert ask("HOLD", "h", 9, 60, "a", "WAIT", "1s") == "ERR WAIT needs the module"
+    assert ask("HOLD", "h", 9, 60, "a", "UNTIL", 0) == "ERR syntax error near 'UNTIL'"
+    assert ask("RELEASE", "h", "a", "UNTIL", 0) == 0
     assert ask("ADMIT", 65, *range(65), *["HOLD", 5, 60, "id", 1] * 65) == (
         "ERR numkeys must be a positive integer that matches the keys given")
     assert plain.call("DBSIZE") == 0

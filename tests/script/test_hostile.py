@@ -106,7 +106,7 @@ def test_any_bytes_get_a_reply_or_wrongtype(plain):
     for words in [(20, "20s", "1s"), (40, "40s", "1s"), (40, "40s", "1s")]:
         plain.call("DEL", "v")
         for second in range(words[0] + 3):
-            plain.call(*scripted(["SWLIMIT.RECORD", "v", *words, "AT", T + 1000 * second, "UNTIL", 0], sha()))
+            plain.call(*scripted(["SWLIMIT.RECORD", "v", *words, "AT", T + 1000 * second], sha()))
         asked = [scripted([f"SWLIMIT.{name}", "k", *words, *options], sha()) for name, *options in
                  [("ALLOW",), ("PEEK", "AT", T), ("ALLOW", "COST", 20, "AT", T + 43_500), ("RECORD", "AT", T + 9000),
                   ("ALLOW", "COST", 2, "AT", T + 30_500), ("ALLOW", "COST", 2, "AT", T + 45_500)]]

@@ -9,16 +9,32 @@ def mallow(*limits, options=()):
     return ["SWLIMIT.MALLOW", len(limits), *keys, *quotas, *options]
 
 
-def of_vector(case):
+def counted(window, resolution, instant, units=1):
+    """The effect of units of a window that were counted."""
+    return f"c{resolution}*{window // resolution}@{instant}+{units}"
+
+
+def kept(words):
+    """A command after which the key has no expiry, however soon it would expire."""
+    return [["MULTI"], words, ["PERSIST", words[1]], ["EXEC"]]
+
+
+def of_vector(case, by_script=False):
     """Commands that come to a case of tests/conformance/vectors/decisions.json: the last one's reply is its decision.
-    What they store is kept by UNTIL 0, whatever the clock says."""
+    What they store is kept, whatever the clock says."""
     yield ["DEL", "k"]
     if stored := case["stored"]:
         quota = 0, f"{stored['window']}ms", f"{stored['resolution']}ms"
         for start, units in stored["counts"]:
-            yield ["SWLIMIT.RECORD", "k", *quota, "COST", units, "AT", start, "UNTIL", 0]
+            if by_script:
+                yield from kept(["SWLIMIT.RECORD", "k", *quota, "COST", units, "AT", start])
+            else:
+                yield ["SWLIMIT.APPLY", "k", counted(stored["window"], stored["resolution"], start, units) + "~0"]
     if until := case["blocked_until"]:
-        yield ["SWLIMIT.BLOCK", "k", "1ms", "AT", until - 1, "UNTIL", 0]
+        if by_script:
+            yield from kept(["SWLIMIT.BLOCK", "k", "1ms", "AT", until - 1])
+        else:
+            yield ["SWLIMIT.APPLY", "k", f"b{until}~0"]
     asked = case["request"]
     options = [word for word in ("partial", "strict") if asked[word]]
     quota = asked["limit"], f"{asked['window']}ms", f"{asked['resolution']}ms"
@@ -50,8 +66,8 @@ def expiring(now):
         ["SWLIMIT.ALLOW", "pardoned", 5, "1h", "1m"],
         ["SWLIMIT.BLOCK", "pardoned", "2h"],
         ["SWLIMIT.UNBLOCK", "pardoned"],
-        ["SWLIMIT.RECORD", "said", 5, "1h", "1m", "UNTIL", now + 5_000_000],
-        ["SWLIMIT.RECORD", "never", 5, "1h", "1m", "UNTIL", 0],
+        ["SWLIMIT.APPLY", "said", f"c60000*60@{now}~{now + 5_000_000}"],
+        ["SWLIMIT.APPLY", "never", f"c60000*60@{now}~0", "caught", f"r1@{now}", "never", f"c60000*60@{now}"],
     ]
 
 

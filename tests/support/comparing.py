@@ -10,7 +10,7 @@ from pathlib import Path
 
 from .bounds import MAX, MAX_WINDOW
 from .resp import INCOMPLETE, Connection, encode, parser
-from .script import COUNT, PARTIAL, SEVERAL, STRICT, load, packed, scripted, sha, unpacked
+from .script import COUNT, PARTIAL, SEVERAL, STRICT, load, packed, packed_all, scripted, sha, unpacked
 
 SOURCE = Path(__file__).with_name("standing_clock.c")
 BATCH = 1000
@@ -26,7 +26,7 @@ LATEST_HELD = MAX // 1000  # tokens are of microseconds
 STARTS = [NOW, NOW, NOW, 0, 10 * DAY, 2**52, LATEST - MAX_WINDOW]
 GARBAGE = ["", "x", "-1", "+1", "1.5", " 1", "1e3", "0x10", "0", "00", "007", str(MAX), str(MAX + 1), str(MAX + 2),
            "99999999999999999999", "1ms", "1MS", "1S", "2m", "3H", "1d", "3650d", "3651d", "1w", "1 s", "60", "4097ms",
-           "cost", "COST PARTIAL", "AT", "strict", "Partial", "age", "since", "until", "BLOCK", "nx", "FORCE", "Rate",
+           "cost", "COST PARTIAL", "AT", "strict", "Partial", "age", "since", "BLOCK", "nx", "FORCE", "Rate",
            "BUDGET", "hold",
            b"\xff\0'\"\\\r\n", b"1\0", "é", "a" * 100]
 MEMORY = re.compile(rb"(\$6\r\nmemory\r\n):\d+\r\n")
@@ -147,10 +147,15 @@ class Commands:
         if chance < 0.74:
             resolution, _ = geometry
             limits = [self.quota(one) for one in self.keys[:2]]
+            limits = [(*quota, self.amount(quota[0])) for quota in limits]
             words = ["SWLIMIT.MALLOW", 2, *self.keys[:2]]
-            for limit, resolution, subintervals in limits:
-                words += [limit, f"{resolution * subintervals}ms", f"{resolution}ms", self.amount(limit)]
-            words += (["STRICT"] if pick.random() < 0.3 else []) + instant
+            for limit, resolution, subintervals, cost in limits:
+                words += [limit, f"{resolution * subintervals}ms", f"{resolution}ms", cost]
+            strict = pick.random() < 0.3
+            words += (["STRICT"] if strict else []) + instant
+            if pick.random() < 0.5:
+                at = None if self.by_clock else self.now
+                return words, packed_all(self.keys[:2], limits, self.sha, strict, at)
         elif chance < 0.82:
             words = ["SWLIMIT.REFUND", key, self.amount(10)]
             kind = pick.getrandbits(2)
@@ -173,8 +178,6 @@ class Commands:
             words = ["DEL", key]
         else:
             words = self.spoilt()
-        if chance < 0.87 and not 0.66 <= chance < 0.74 and pick.random() < 0.05:
-            words += ["UNTIL", pick.choice([0, 1, self.clock.ms + 5000, self.clock.ms + DAY])]
         return words, scripted(words, self.sha, self.read_only)
 
     def budgeted(self):
@@ -187,8 +190,6 @@ class Commands:
             limit = int(pick.random() * self.scale)
             words = ["SWLIMIT.BUDGET", key, limit, self.end(key), "COST", self.amount(limit),
                      *pick.choice([[], [], ["PARTIAL"], ["FORCE"]]), *instant]
-            if self.stands and pick.random() < 0.05:
-                words += ["UNTIL", pick.choice([0, 1, self.clock.ms + 5000, self.clock.ms + DAY])]
             return words, scripted(words, self.sha)
         keys = pick.sample([*self.keys[:2], *self.budgets], pick.randint(1, 4))
         words = ["SWLIMIT.ADMIT", len(keys), *keys]
@@ -328,8 +329,6 @@ class Commands:
         if any(str(one).upper() in ("AT", "SINCE") and str(other).isdigit() and int(other) > LATEST
                for one, other in zip(words, words[1:])):
             return self.spoilt()
-        if name in ("RELEASE", "RENEW") and any(str(word).upper() == "UNTIL" for word in words):
-            return self.spoilt()  # the script has none there
         if name in SEVERAL:
             return [f"SWLIMIT.{name}", len(keys), *keys, *words]
         return [f"SWLIMIT.{name}", key, *words]

@@ -6,7 +6,7 @@ import struct
 from .server import ROOT
 
 SCRIPT, TAKEOVER = ROOT / "src/server/script/swlimit.lua", ROOT / "src/server/script/takeover.lua"
-COUNT, PARTIAL, STRICT = 1, 2, 4
+COUNT, PARTIAL, STRICT, ALL = 1, 2, 4, 8
 SEVERAL = "MALLOW", "ADMIT", "SETTLE"  # the commands of several keys
 
 
@@ -37,6 +37,13 @@ def packed(key, limit, resolution, subintervals, cost, sha, flags=COUNT, at=None
     numbers = [limit, resolution, subintervals, cost, *([] if at is None else [at])]
     call = "EVALSHA" if flags & COUNT else read_only
     return [call, sha, 1, key, struct.pack(f"<B{len(numbers)}Q", flags, *numbers)]
+
+
+def packed_all(keys, quotas, sha, strict=False, at=None):
+    """MALLOW in one packed argument; a quota is limit, resolution in ms, subintervals and cost."""
+    numbers = [number for quota in quotas for number in quota] + ([] if at is None else [at])
+    flags = COUNT | ALL | STRICT * strict
+    return ["EVALSHA", sha, len(keys), *keys, struct.pack(f"<B{len(numbers)}Q", flags, *numbers)]
 
 
 def unpacked(reply, limit):

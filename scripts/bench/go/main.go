@@ -43,7 +43,7 @@ func main() {
 // asking is µs a request of a limiter and of the client's own Do, by the number of requests at a time, in rounds that
 // alternate.
 func asking(client *redis.Client, rounds int) map[int][][2]float64 {
-	l := limiterOf(client, swlimit.Quota{Limit: plenty, Window: time.Minute}, swlimit.Mode(swlimit.Direct),
+	l := limiterOf(client, swlimit.Quota{Limit: plenty, Window: time.Minute}, swlimit.Direct,
 		swlimit.Timeout(10*time.Second))
 	both := [2]func(){
 		func() { must(l.Allow(background, "user:1")) },

@@ -34,8 +34,8 @@ func drive(name string, client *redis.Client, limit int, window time.Duration) {
 func limiters(client *redis.Client, limit int, window time.Duration) map[string]func() func(key string) bool {
 	quota := swlimit.Quota{Limit: int64(limit), Window: window}
 	patient := swlimit.Timeout(10 * time.Second)
-	own := func(mode swlimit.Decider) func(key string) bool {
-		l := limiterOf(client, quota, swlimit.Mode(mode), patient)
+	own := func(mode swlimit.Mode) func(key string) bool {
+		l := limiterOf(client, quota, mode, patient)
 		return func(key string) bool { return must(l.Allow(background, key)).Allowed() }
 	}
 	return map[string]func() func(key string) bool{

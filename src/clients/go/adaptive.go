@@ -145,8 +145,8 @@ func (p *Permit) end(learn func(*Adaptive)) {
 	}
 }
 
-// Run has f run with a permit. An error of f that is a time-out is a drop; another says nothing: grpclimit.Run knows the
-// codes of gRPC. Without a permit the error is ErrDenied.
+// Run has f run with a permit. An error of f that is a time-out is a drop; another says nothing: grpclimit.Run knows
+// the codes of gRPC. Without a permit the error is ErrDenied.
 func (a *Adaptive) Run(f func() error) error {
 	permit, err := a.Permit()
 	if err != nil {
@@ -161,9 +161,6 @@ func (a *Adaptive) Run(f func() error) error {
 
 // IsTimeout tells whether an error is a time-out: of a context, or of a connection.
 func IsTimeout(err error) bool {
-	timeout, ok := errors.AsType[interface {
-		error
-		Timeout() bool
-	}](err)
-	return errors.Is(err, context.DeadlineExceeded) || ok && timeout.Timeout()
+	var timeout interface{ Timeout() bool }
+	return errors.Is(err, context.DeadlineExceeded) || errors.As(err, &timeout) && timeout.Timeout()
 }

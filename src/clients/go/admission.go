@@ -23,8 +23,8 @@ type admitting struct {
 	onError      ErrorPolicy
 }
 
-// MaxAge is for how long an admission is renewed at most, in whole milliseconds, because news of its end may never come.
-// Then its holds and its reservation end by their time to live, and the holds are lost. What was counted stays
+// MaxAge is for how long an admission is renewed at most, in whole milliseconds, because news of its end may never
+// come. Then its holds and its reservation end by their time to live, and the holds are lost. What was counted stays
 // counted.
 func MaxAge(d time.Duration) AdmitOption {
 	return func(o *admitting) error {
@@ -54,7 +54,7 @@ type Admission struct {
 	// grant there are none.
 	Holds []*Hold
 
-	conn    *Conn
+	client  *Client
 	parts   []Part
 	labels  []string // their names; "" where they have none
 	strict  bool
@@ -68,7 +68,7 @@ type Admission struct {
 	settled     bool
 }
 
-// Admit decides rates, budgets and holds at once: all or nothing. All parts have the same Conn, and in a cluster all
+// Admit decides rates, budgets and holds at once: all or nothing. All parts have the same Client, and in a cluster all
 // keys are of one slot. Settle corrects what was counted by what was really used.
 //
 // With a hold or MaxAge, what rates and budgets count is reserved at the server, under a key of its own beside that of
@@ -81,6 +81,9 @@ func Admit(ctx context.Context, parts []Part, options ...AdmitOption) (*Admissio
 func admit(ctx context.Context, parts []Part, options []AdmitOption, spends bool) (*Admission, error) {
 	a := &Admission{options: admitting{onError: Keep}}
 	for _, option := range options {
+		if option == nil {
+			return nil, wrong("an option is nil")
+		}
 		if err := option(&a.options); err != nil {
 			return nil, err
 		}
@@ -91,8 +94,8 @@ func admit(ctx context.Context, parts []Part, options []AdmitOption, spends bool
 	a.reserves(spends)
 	until := now() + a.options.wait
 	left := func() time.Duration { return timeFor(ctx, until-now()) }
-	_, err := patient[*Admission]{
-		conn: a.conn, left: left,
+	waits := waiter[*Admission]{
+		client: a.client, left: left,
 		ask: func(waited bool) (*Admission, bool, error) {
 			if waited && left() <= 0 {
 				return a, false, errNoTime
@@ -107,11 +110,11 @@ func admit(ctx context.Context, parts []Part, options []AdmitOption, spends bool
 			if after := a.RetryAfter(); after != Unknown {
 				pause = min(poll, after)
 			}
-			return a, false, a.conn.pause(ctx, min(pause+rand.N(pause/admissionJitter+1), left()))
+			return a, false, a.client.pause(ctx, min(pause+rand.N(pause/admissionJitter+1), left()))
 		},
-		looks: func() bool { return false }, // decide has asked the policy
-	}.persist(ctx)
-	if err != nil {
+		decides: func() bool { return false }, // decide has asked the policy
+	}
+	if _, err := waits.run(ctx); err != nil {
 		return nil, err
 	}
 	return a, nil
@@ -143,6 +146,9 @@ func (a *Admission) take(parts []Part) error {
 			}
 			labels[label] = true
 		}
+		if isNil(part) || part.asked().settings == nil {
+			return errNotMade
+		}
 		a.parts, a.labels = append(a.parts, part), append(a.labels, label)
 		if err := integer(part.units(), "cost", 1); err != nil {
 			return err
@@ -150,8 +156,8 @@ func (a *Admission) take(parts []Part) error {
 		if err := integer(part.limited(), "limit", 0); err != nil {
 			return err
 		}
-		if part.asked().conn != a.parts[0].asked().conn {
-			return wrong("limits that are decided at once need the same Conn")
+		if part.asked().client != a.parts[0].asked().client {
+			return wrong("limits that are decided at once need the same Client")
 		}
 		names[part.name()] = true
 		if part, ok := part.(Request); ok {
@@ -170,8 +176,10 @@ func (a *Admission) take(parts []Part) error {
 	if len(names) < len(parts) {
 		return wrong("a key is named twice")
 	}
-	first := a.parts[0].asked()
-	a.conn, a.timeout = first.conn, first.timeout
+	a.client = a.parts[0].asked().client
+	for _, part := range a.parts {
+		a.timeout = max(a.timeout, part.asked().timeout)
+	}
 	return nil
 }
 
@@ -212,7 +220,7 @@ func (a *Admission) decide(ctx context.Context, waited bool) error {
 		return err
 	}
 	a.sent = now()
-	if a.conn == nil {
+	if a.client == nil {
 		return a.decideHere(ctx, FromLocal)
 	}
 	asked := a.parts
@@ -225,21 +233,27 @@ func (a *Admission) decide(ctx context.Context, waited bool) error {
 		for i, part := range asked {
 			clauses[i] = part.clause(id, later)
 		}
-		return a.parts[0].asked().askFor(ctx, admitCommand(clauses, a.strict), waited)
+		return a.client.ask(ctx, admitCommand(clauses, a.strict), asking{timeout: a.timeout, decides: true})
 	})
 	if err != nil {
 		if waited && isTimeUp(err) {
+			keep(err)
 			return err
 		}
 		for _, part := range a.parts {
 			if !part.asked().decides(err) {
+				keep(err)
 				return err
 			}
 		}
 		failed := a.decideHere(ctx, FromFailure)
+		var kept []int64
 		if a.Allowed {
-			keep(err)
+			for _, each := range a.Each {
+				kept = append(kept, each.Granted)
+			}
 		}
+		keep(err, kept...)
 		return failed
 	}
 	list, _ := raw.([]any)
@@ -356,7 +370,7 @@ func (a *Admission) Release() {
 	}
 }
 
-// ReleaseSoon is Release that waits for nothing: Close of the Conn waits for it.
+// ReleaseSoon is Release that waits for nothing: Close of the Client waits for it.
 func (a *Admission) ReleaseSoon() {
 	for _, hold := range a.Holds {
 		hold.ReleaseSoon()

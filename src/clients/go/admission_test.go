@@ -19,15 +19,15 @@ type admissible struct {
 	key        string
 }
 
-func newAdmissible(t *testing.T, conn *Conn, places int64, options ...Option) *admissible {
+func newAdmissible(t *testing.T, client *Client, places int64, options ...Option) *admissible {
 	t.Helper()
 	with := func(prefix string) []Option { return append([]Option{Prefix(prefix)}, options...) }
-	return &admissible{limiter(t, conn, 1000, append(with("tokens:"), Mode(direct(conn)))...),
-		holding(t, conn, places, with("jobs:")...), holding(t, conn, places, with("seat:")...), key()}
+	return &admissible{limiter(t, client, 1000, append(with("tokens:"), direct(client))...),
+		holding(t, client, places, with("jobs:")...), holding(t, client, places, with("seat:")...), key()}
 }
 
-func direct(conn *Conn) Decider {
-	if conn == nil {
+func direct(client *Client) Mode {
+	if client == nil {
 		return Local
 	}
 	return Direct
@@ -48,23 +48,23 @@ func (a *admissible) held(t *testing.T) [3]int {
 	t.Helper()
 	name := beside(a.rates.prefix+a.key, "reserved")
 	return [3]int{len(must(a.jobs.Holders(background, a.key, 10))), len(must(a.seat.Holders(background, a.key, 10))),
-		len(must(holding(t, a.rates.conn, 1).Holders(background, name, 10)))}
+		len(must(holding(t, a.rates.client, 1).Holders(background, name, 10)))}
 }
 
 // byAll runs a test by the module, by the script, and in this process.
-func byAll(t *testing.T, test func(t *testing.T, conn *Conn)) {
+func byAll(t *testing.T, test func(t *testing.T, client *Client)) {
 	byBoth(t, func(t *testing.T, addr string) { test(t, connect(t, Server{Addr: addr})) })
 	t.Run("local", func(t *testing.T) { test(t, nil) })
 }
 
 func TestPlacesEndBeforeTheUsageIsKnown(t *testing.T) {
-	byAll(t, func(t *testing.T, conn *Conn) {
-		of := newAdmissible(t, conn, 1)
+	byAll(t, func(t *testing.T, client *Client) {
+		of := newAdmissible(t, client, 1)
 		a := must(Admit(background, of.parts(100)))
 		if !a.Allowed || len(a.Each) != 3 || len(a.Holds) != 2 || a.Each[2].Limit != 1 || of.used(t) != 100 {
 			t.Fatalf("%+v", a)
 		}
-		if conn != nil && of.held(t) != [3]int{1, 1, 1} {
+		if client != nil && of.held(t) != [3]int{1, 1, 1} {
 			t.Errorf("%v are held", of.held(t))
 		}
 		a.Release()
@@ -91,8 +91,8 @@ func TestPlacesEndBeforeTheUsageIsKnown(t *testing.T) {
 func TestEachHoldIsLostForItself(t *testing.T) {
 	byBoth(t, func(t *testing.T, addr string) {
 		t.Parallel()
-		conn := connect(t, Server{Addr: addr})
-		of := newAdmissible(t, conn, 2)
+		client := connect(t, Server{Addr: addr})
+		of := newAdmissible(t, client, 2)
 		of.jobs.ttl, of.seat.ttl = leastTTL, leastTTL
 		a := must(Admit(background, of.parts(100)))
 		if err := of.jobs.Reset(background, of.key); err != nil {
@@ -113,12 +113,12 @@ func TestEachHoldIsLostForItself(t *testing.T) {
 }
 
 func TestMaxAge(t *testing.T) {
-	byAll(t, func(t *testing.T, conn *Conn) {
+	byAll(t, func(t *testing.T, client *Client) {
 		t.Parallel()
-		of := newAdmissible(t, conn, 1)
+		of := newAdmissible(t, client, 1)
 		of.jobs.ttl, of.seat.ttl = leastTTL, leastTTL
 		a := must(Admit(background, of.parts(100), MaxAge(10*time.Millisecond)))
-		if conn != nil && (!a.Holds[0].Live() || of.held(t) != [3]int{1, 1, 1}) {
+		if client != nil && (!a.Holds[0].Live() || of.held(t) != [3]int{1, 1, 1}) {
 			t.Errorf("%v are held", of.held(t))
 		}
 		for _, hold := range a.Holds {
@@ -127,7 +127,7 @@ func TestMaxAge(t *testing.T) {
 				t.Error("lost, and not known to be")
 			}
 		}
-		if conn == nil {
+		if client == nil {
 			return
 		}
 		eventually(t, "all have ended", func() bool { return of.held(t) == [3]int{} })
@@ -147,7 +147,7 @@ func TestMaxAge(t *testing.T) {
 
 // Nobody has to settle: the reservation of what is collected as garbage ends.
 func TestForgottenAdmissions(t *testing.T) {
-	of := newAdmissible(t, server(t), 1)
+	of := newAdmissible(t, dial(t), 1)
 	must(Admit(background, of.parts(1))).Release()
 	eventually(t, "nothing is reserved", func() bool {
 		runtime.GC()
@@ -162,8 +162,8 @@ func TestForgottenAdmissions(t *testing.T) {
 func TestSettledSoon(t *testing.T) {
 	byBoth(t, func(t *testing.T, addr string) {
 		relay := newRelay(t, addr, 15)
-		conn := connect(t, Server{Addr: relay.addr})
-		of := newAdmissible(t, conn, 1000, Timeout(time.Second))
+		client := connect(t, Server{Addr: relay.addr})
+		of := newAdmissible(t, client, 1000, Timeout(time.Second))
 		of.jobs.ttl, of.seat.ttl = leastTTL, leastTTL // lost replies are asked for again after a tenth of it
 		wanted, unknown := int64(0), 0
 		var all []*Admission
@@ -184,10 +184,10 @@ func TestSettledSoon(t *testing.T) {
 				t.Fatal(err)
 			}
 		}
-		eventually(t, "all is settled", func() bool { return conn.pending.Load() == 0 })
+		eventually(t, "all is settled", func() bool { return client.pending.Load() == 0 })
 		runtime.KeepAlive(all)
 		straight := connect(t, Server{Addr: addr})
-		of.rates.conn, of.jobs.conn, of.seat.conn = straight, straight, straight
+		of.rates.client, of.jobs.client, of.seat.client = straight, straight, straight
 		if of.used(t) != wanted || of.held(t) != [3]int{} {
 			t.Errorf("%d are used instead of %d, %v are held, %d unknown, %d replies lost", of.used(t), wanted, of.held(t),
 				unknown, relay.lost.Load())
@@ -197,20 +197,20 @@ func TestSettledSoon(t *testing.T) {
 
 func TestCloseWaitsForSettlements(t *testing.T) {
 	byBoth(t, func(t *testing.T, addr string) {
-		conn := NewConn(Server{Addr: addr})
-		of := newAdmissible(t, conn, 100)
+		client := must(NewClient(Server{Addr: addr}))
+		of := newAdmissible(t, client, 100)
 		for range 50 {
 			if err := must(Admit(background, of.parts(5))).SettleSoon(1); err != nil {
 				t.Fatal(err)
 			}
 		}
 		last := must(Admit(background, of.parts(5)))
-		conn.Close()
+		client.Close()
 		if err := last.SettleSoon(1); !errors.Is(err, ErrClosed) {
 			t.Error(err)
 		}
-		conn = connect(t, Server{Addr: addr})
-		of.rates.conn, of.jobs.conn, of.seat.conn = conn, conn, conn
+		client = connect(t, Server{Addr: addr})
+		of.rates.client, of.jobs.client, of.seat.client = client, client, client
 		if of.used(t) != 55 || of.held(t) != [3]int{} {
 			t.Errorf("%d are used, %v are held", of.used(t), of.held(t))
 		}
@@ -218,10 +218,10 @@ func TestCloseWaitsForSettlements(t *testing.T) {
 }
 
 func TestWaitsForAnAdmission(t *testing.T) {
-	byAll(t, func(t *testing.T, conn *Conn) {
-		of := newAdmissible(t, conn, 1)
+	byAll(t, func(t *testing.T, client *Client) {
+		of := newAdmissible(t, client, 1)
 		held := must(of.jobs.TryAcquire(background, of.key))
-		before := func() int64 { s := of.seat.Statistics(); return s.Server + s.Local }
+		before := func() int64 { s := of.seat.Statistics(); return s.Server.all() + s.Local.all() }
 		waiting := before()
 		var running sync.WaitGroup
 		running.Go(func() {
@@ -260,7 +260,7 @@ func TestWaitsForAnAdmission(t *testing.T) {
 		if a, err := Admit(soon, of.parts(1), WaitFor(time.Hour)); err != nil || a.Allowed || a.DeniedBy() == nil {
 			t.Errorf("%+v, %v", a, err)
 		}
-		if conn == nil {
+		if client == nil {
 			return
 		}
 		waiting = before()
@@ -270,15 +270,15 @@ func TestWaitsForAnAdmission(t *testing.T) {
 			}
 		})
 		eventually(t, "it waits", func() bool { return before() > waiting })
-		conn.Close()
+		client.Close()
 		running.Wait()
 	})
 }
 
 func TestLimitsOfOneAdmission(t *testing.T) {
-	byAll(t, func(t *testing.T, conn *Conn) {
-		of := newAdmissible(t, conn, 1)
-		spent := must(NewBudget(conn, 1, Yearly(time.January, 1), nil, Timeout(20*time.Second), OnFailure(Error)))
+	byAll(t, func(t *testing.T, client *Client) {
+		of := newAdmissible(t, client, 1)
+		spent := must(NewBudget(client, 1, Yearly(time.January, 1), nil, Timeout(20*time.Second), OnFailure(FailError)))
 		parts := []Part{Limited(2000, of.rates.Request(of.key, 1500)), Limited(3, of.jobs.Request(of.key, 2)),
 			Limited(30, Named("spent", spent.Request(of.key, 20)))}
 		for i := range 2 {
@@ -294,7 +294,7 @@ func TestLimitsOfOneAdmission(t *testing.T) {
 		// A place may be free at any moment.
 		must(Admit(background, []Part{of.seat.Request(of.key, 1)}))
 		if by := must(Admit(background, of.parts(1)[1:])).DeniedBy(); by.RetryAfter() > time.Second ||
-			conn != nil && (by.RetryAfter() != time.Second || by.Decision.RetryAfter <= time.Second) {
+			client != nil && (by.RetryAfter() != time.Second || by.Decision.RetryAfter <= time.Second) {
 			t.Errorf("%+v", by)
 		}
 		if by := must(Admit(background, []Part{Limited(0, of.seat.Request(of.key, 1))})).DeniedBy(); by.Part != "default" ||
@@ -305,7 +305,7 @@ func TestLimitsOfOneAdmission(t *testing.T) {
 }
 
 func TestSpend(t *testing.T) {
-	byAll(t, func(t *testing.T, conn *Conn) {
+	byAll(t, func(t *testing.T, client *Client) {
 		failed := errors.New("failed")
 		saw := func(units ...int64) func(s *Spending) error {
 			return func(s *Spending) error {
@@ -330,7 +330,7 @@ func TestSpend(t *testing.T) {
 			"cancelled":             {func(*Spending) error { return context.Canceled }, GiveBack, 100, context.Canceled},
 			"used before it failed": {func(s *Spending) error { return errors.Join(saw(30)(s), failed) }, GiveBack, 30, failed},
 		} {
-			of := newAdmissible(t, conn, 1)
+			of := newAdmissible(t, client, 1)
 			err := Spend(background, of.parts(100), func(s *Spending) error {
 				if !s.Allowed || len(s.Holds) != 2 || s.Context().Err() != nil || of.used(t) != 100 {
 					t.Errorf("%+v", s)
@@ -340,11 +340,11 @@ func TestSpend(t *testing.T) {
 			if !errors.Is(err, c.err) || of.used(t) != c.want {
 				t.Errorf("%s: %v, %d are used", name, err, of.used(t))
 			}
-			if conn != nil && of.held(t) != [3]int{} {
+			if client != nil && of.held(t) != [3]int{} {
 				t.Errorf("%s: %v are held", name, of.held(t))
 			}
 		}
-		of := newAdmissible(t, conn, 1)
+		of := newAdmissible(t, client, 1)
 		func() {
 			defer func() {
 				if recover() != failed {
@@ -385,7 +385,7 @@ func TestSpend(t *testing.T) {
 func TestAdmissionsWithoutAnAnswer(t *testing.T) {
 	silent := must(net.Listen("tcp", "127.0.0.1:0"))
 	defer silent.Close()
-	for policy, granted := range map[Decider]bool{Local: true, Allow: true, Deny: false} {
+	for policy, granted := range map[FailurePolicy]bool{FailLocal: true, FailAllow: true, FailDeny: false} {
 		of := newAdmissible(t, connect(t, Server{Addr: silent.Addr().String()}), 20, OnFailure(policy),
 			Timeout(20*time.Millisecond))
 		ran := false
@@ -400,13 +400,13 @@ func TestAdmissionsWithoutAnAnswer(t *testing.T) {
 		if !granted {
 			continue
 		}
-		changed := map[Decider]int64{Local: -49}[policy] // what no policy has counted is not corrected
+		changed := map[FailurePolicy]int64{FailLocal: -49}[policy] // what no policy has counted is not corrected
 		if changes, err := a.Settle(background, 1); !slices.Equal(changes, []int64{changed}) || err != nil ||
 			a.Holds[0].Live() {
 			t.Errorf("%s: %v, %v", policy, changes, err)
 		}
 		a = must(Admit(background, of.parts(98))) // of 100, where 2 are used
-		if !a.Allowed || must(Admit(background, of.parts(1))).Allowed != (policy == Allow) {
+		if !a.Allowed || must(Admit(background, of.parts(1))).Allowed != (policy == FailAllow) {
 			t.Errorf("%s: %+v", policy, a)
 		}
 	}

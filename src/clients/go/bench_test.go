@@ -6,11 +6,11 @@ import (
 )
 
 func BenchmarkKnownDenial(b *testing.B) {
-	conn := NewConn(Server{Addr: "127.0.0.1:1"})
-	defer conn.Close()
-	l := must(New(conn, Quota{Limit: 1, Window: time.Hour}))
+	client := must(NewClient(Server{Addr: "127.0.0.1:1"}))
+	defer client.Close()
+	l := must(New(client, Quota{Limit: 1, Window: time.Hour}))
 	d := demand{l.quota, 1, false}
-	conn.denials.remember("user:1", &d, conn.denials.ask("user:1", true), reply{0, 1, 0, 3_600_000, 3_600_000}, 0, Never)
+	client.denials.remember("user:1", &d, client.denials.ask("user:1", true), reply{0, 1, 0, 3_600_000, 3_600_000}, 0, Never)
 	b.ReportAllocs()
 	for b.Loop() {
 		if d, _ := l.Allow(background, "user:1"); d.Source != FromCache {
@@ -30,7 +30,7 @@ func BenchmarkLocal(b *testing.B) {
 }
 
 func BenchmarkDirect(b *testing.B) {
-	l := limiter(b, server(b), maxExact, Mode(Direct))
+	l := limiter(b, dial(b), maxExact, Direct)
 	k := key()
 	for b.Loop() {
 		must(l.Allow(background, k))

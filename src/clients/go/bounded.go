@@ -2,7 +2,7 @@ package swlimit
 
 import "strings"
 
-// bounded is a map that forgets those keys first that were put in first.
+// bounded is a map that forgets those keys first that were used longest ago.
 type bounded[V any] struct {
 	places         map[string]*place[V]
 	oldest, newest *place[V]
@@ -17,8 +17,8 @@ type place[V any] struct {
 func (b *bounded[V]) len() int { return len(b.places) }
 
 func (b *bounded[V]) get(key string) (value V, ok bool) {
-	if at, ok := b.places[key]; ok {
-		return at.value, true
+	if at := b.find(key); at != nil {
+		return *at, true
 	}
 	return value, false
 }
@@ -26,13 +26,14 @@ func (b *bounded[V]) get(key string) (value V, ok bool) {
 // find is where a key's value is, as long as the key is there; nil where it is not.
 func (b *bounded[V]) find(key string) *V {
 	if at, ok := b.places[key]; ok {
+		b.renew(at)
 		return &at.value
 	}
 	return nil
 }
 
-// put adds a key that is not there, and forgets what is more than most. It copies the key, which may be part of something
-// large.
+// put adds a key that is not there, and forgets what is more than most. It copies the key, which may be part of
+// something large.
 func (b *bounded[V]) put(key string, value V, most int) *V {
 	if b.places == nil {
 		b.places = map[string]*place[V]{}
@@ -46,11 +47,12 @@ func (b *bounded[V]) put(key string, value V, most int) *V {
 	return &at.value
 }
 
-// renew has a key that is there forgotten last.
-func (b *bounded[V]) renew(key string) {
-	at := b.places[key]
-	b.unlink(at)
-	b.append(at)
+// renew has a key forgotten last.
+func (b *bounded[V]) renew(at *place[V]) {
+	if at != b.newest {
+		b.unlink(at)
+		b.append(at)
+	}
 }
 
 func (b *bounded[V]) remove(key string) {

@@ -8,7 +8,7 @@ import (
 	"time"
 )
 
-// In a bubble of testing/synctest, limiters without a Conn go by its clock.
+// In a bubble of testing/synctest, limiters without a Client go by its clock.
 func TestInABubble(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		l := must(New(nil, Quota{Limit: 2, Window: time.Minute}))

@@ -19,7 +19,7 @@ type Budget struct {
 }
 
 // NewBudget returns a budget of so many units in each period of a time zone's calendar. A nil location means UTC.
-func NewBudget(conn *Conn, limit int64, period Period, location *time.Location, options ...Option) (*Budget, error) {
+func NewBudget(client *Client, limit int64, period Period, location *time.Location, options ...Option) (*Budget, error) {
 	if err := integer(limit, "limit", 0); err != nil {
 		return nil, err
 	}
@@ -32,7 +32,7 @@ func NewBudget(conn *Conn, limit int64, period Period, location *time.Location, 
 	if location == nil {
 		location = time.UTC
 	}
-	asker, err := newAsker(conn, options)
+	asker, err := newAsker(client, defaults(), options)
 	if err != nil {
 		return nil, err
 	}
@@ -70,7 +70,7 @@ func (b *Budget) PeekN(ctx context.Context, key string, n int64) (Decision, erro
 	if err := b.check(ctx, n); err != nil {
 		return Decision{}, err
 	}
-	if b.conn == nil {
+	if b.client == nil {
 		r, _ := b.here(key, n, "PEEK", b.limit)
 		return b.decided(r, FromLocal), nil
 	}
@@ -100,7 +100,7 @@ func (b *Budget) Refund(ctx context.Context, key string, n int64) (int64, error)
 	if err := b.check(ctx, n); err != nil {
 		return 0, err
 	}
-	if b.conn == nil {
+	if b.client == nil {
 		return b.local.refund(key, n, time.Now().UnixMilli()), nil
 	}
 	return integerOf(b.change(ctx, refundCommand(b.prefix+key, n)))
@@ -108,7 +108,7 @@ func (b *Budget) Refund(ctx context.Context, key string, n int64) (int64, error)
 
 // Reset forgets what a key has used.
 func (b *Budget) Reset(ctx context.Context, key string) error {
-	if err := ctx.Err(); err != nil {
+	if err := b.check(ctx, 1); err != nil {
 		return err
 	}
 	b.local.refund(key, maxExact, time.Now().UnixMilli())
@@ -118,6 +118,9 @@ func (b *Budget) Reset(ctx context.Context, key string) error {
 func (b *Budget) check(ctx context.Context, n int64) error {
 	if err := integer(n, "cost", 1); err != nil {
 		return err
+	}
+	if b == nil || b.settings == nil {
+		return errNotMade
 	}
 	return ctx.Err()
 }
@@ -145,7 +148,7 @@ func (b *Budget) decide(ctx context.Context, key string, n int64, how string) (D
 	if err := b.check(ctx, n); err != nil {
 		return Decision{}, err
 	}
-	if b.conn == nil {
+	if b.client == nil {
 		r, err := b.here(key, n, how, b.limit)
 		if err != nil {
 			return Decision{}, err
@@ -153,7 +156,7 @@ func (b *Budget) decide(ctx context.Context, key string, n int64, how string) (D
 		return b.decided(r, FromLocal), nil
 	}
 	raw, err := inForce(func(later bool) (any, error) {
-		return b.ask(ctx, budgetCommand(b.prefix+key, b.limit, b.end(later), n, how))
+		return b.asker.decide(ctx, budgetCommand(b.prefix+key, b.limit, b.end(later), n, how))
 	})
 	if err != nil {
 		return b.failed(err, key, n, how)
@@ -167,11 +170,13 @@ func (b *Budget) decide(ctx context.Context, key string, n int64, how string) (D
 
 func (b *Budget) failed(err error, key string, n int64, how string) (Decision, error) {
 	if how == "FORCE" || !b.decides(err) {
+		keep(err)
 		return Decision{}, err
 	}
-	r, err := b.instead(b.limit, n, func(limit int64) (reply, error) { return b.here(key, n, how, limit) })
-	if err != nil {
-		return Decision{}, err
+	r, failed := b.instead(b.limit, n, func(limit int64) (reply, error) { return b.here(key, n, how, limit) })
+	keep(err, r.granted)
+	if failed != nil {
+		return Decision{}, failed
 	}
 	return b.decided(r, FromFailure), nil
 }

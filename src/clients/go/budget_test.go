@@ -68,9 +68,9 @@ func TestPeriodsMeet(t *testing.T) {
 }
 
 func TestBudget(t *testing.T) {
-	for _, conn := range []*Conn{server(t), connect(t, Server{Addr: address(t, "bare")}), nil} {
-		b := must(NewBudget(conn, 10, Yearly(time.January, 1), must(time.LoadLocation("Europe/Berlin")),
-			Timeout(20*time.Second), OnFailure(Error)))
+	for _, client := range []*Client{dial(t), connect(t, Server{Addr: address(t, "bare")}), nil} {
+		b := must(NewBudget(client, 10, Yearly(time.January, 1), must(time.LoadLocation("Europe/Berlin")),
+			Timeout(20*time.Second), OnFailure(FailError)))
 		k := key()
 		if d := must(b.Peek(background, k)); !d.Allowed() || d.ResetAfter != 0 {
 			t.Errorf("%+v", d)
@@ -109,11 +109,11 @@ func TestBudget(t *testing.T) {
 }
 
 func TestAdmission(t *testing.T) {
-	for _, conn := range []*Conn{server(t), connect(t, Server{Addr: address(t, "bare")}), nil} {
-		options := []Option{Timeout(20 * time.Second), OnFailure(Error)}
-		rates := limiter(t, conn, 10, Prefix("rate:"))
-		budget := must(NewBudget(conn, 100, Daily(), nil, append(options, Prefix("budget:"))...))
-		holds := must(NewHolds(conn, 1, time.Minute, append(options, Prefix("hold:"))...))
+	for _, client := range []*Client{dial(t), connect(t, Server{Addr: address(t, "bare")}), nil} {
+		options := []Option{Timeout(20 * time.Second), OnFailure(FailError)}
+		rates := limiter(t, client, 10, Prefix("rate:"))
+		budget := must(NewBudget(client, 100, Daily(), nil, append(options, Prefix("budget:"))...))
+		holds := must(NewHolds(client, 1, time.Minute, append(options, Prefix("hold:"))...))
 		k := key()
 		left := func() [2]int64 {
 			rate, _ := must(rates.Peek(background, k)).Remaining()
@@ -171,11 +171,11 @@ func TestAdmission(t *testing.T) {
 func TestCancelledAdmissions(t *testing.T) { byBoth(t, testCancelledAdmissions) }
 
 func testCancelledAdmissions(t *testing.T, addr string) {
-	conn := NewConn(Server{Addr: addr})
-	options := []Option{Timeout(20 * time.Second), OnFailure(Error)}
-	rates := limiter(t, conn, 1000, Prefix("rate:"), Mode(Direct))
-	budget := must(NewBudget(conn, 1000, Yearly(time.January, 1), nil, append(options, Prefix("budget:"))...))
-	holds := must(NewHolds(conn, 1000, time.Minute, append(options, Prefix("hold:"))...))
+	client := must(NewClient(Server{Addr: addr}))
+	options := []Option{Timeout(20 * time.Second), OnFailure(FailError)}
+	rates := limiter(t, client, 1000, Prefix("rate:"), Direct)
+	budget := must(NewBudget(client, 1000, Yearly(time.January, 1), nil, append(options, Prefix("budget:"))...))
+	holds := must(NewHolds(client, 1000, time.Minute, append(options, Prefix("hold:"))...))
 	k := key()
 	units := int64(0)
 	for i := range 300 {
@@ -198,9 +198,9 @@ func testCancelledAdmissions(t *testing.T, addr string) {
 		}
 		cancel()
 	}
-	conn.Close()
-	conn = connect(t, Server{Addr: addr})
-	rates.asker.conn, budget.asker.conn, holds.asker.conn = conn, conn, conn
+	client.Close()
+	client = connect(t, Server{Addr: addr})
+	rates.asker.client, budget.asker.client, holds.asker.client = client, client, client
 	rate, _ := must(rates.Peek(background, k)).Remaining()
 	spent, _ := must(budget.Peek(background, k)).Remaining()
 	if 1000-rate != units%1000 || 1000-spent != units%1000+units/1000 {
@@ -211,7 +211,7 @@ func testCancelledAdmissions(t *testing.T, addr string) {
 			t.Errorf("%+v", all)
 		}
 	}
-	reserved := must(NewHolds(conn, 1, time.Minute, options...))
+	reserved := must(NewHolds(client, 1, time.Minute, options...))
 	if all := must(reserved.Holders(background, "{rate:"+k+"}:reserved", 10)); len(all) != 0 {
 		t.Errorf("%+v", all)
 	}

@@ -10,6 +10,7 @@ import (
 	"strconv"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"time"
 )
 
@@ -19,7 +20,7 @@ const (
 	reloadPause = 100 * time.Millisecond // between two such questions
 )
 
-// A Cluster is the [Transport] of a cluster, for one Conn. It asks again which server has which slots when
+// A Cluster is the [Transport] of a cluster, for one Client. It asks again which server has which slots when
 // one redirects, or does not answer. A single server that is not one of a cluster has all.
 type Cluster struct {
 	// Addrs are the addresses of some of the servers.
@@ -27,8 +28,8 @@ type Cluster struct {
 	// Server says how to connect to each: everything but its Addr, and its DB is 0.
 	Server Server
 
-	lookout
-	wake chan struct{}
+	search discovery
+	wake   chan struct{}
 
 	mu     sync.Mutex
 	ranges []slotRange // in order
@@ -40,15 +41,16 @@ type slotRange struct {
 	addr        string
 }
 
-// OnLeave takes the function that closes the connections to a server that has no slots any longer.
-func (c *Cluster) OnLeave(left func(addr string)) {
+func (c *Cluster) begin(client *Client) error {
 	c.wake, c.why = make(chan struct{}, 1), errors.New("no server of the cluster has answered yet")
-	c.lookout.OnLeave(left)
+	return c.search.start(client)
 }
+
+func (c *Cluster) end() { c.search.end() }
 
 // Primary is the server that has a key's slot.
 func (c *Cluster) Primary(ctx context.Context, key string) (Server, error) {
-	known := c.ready(ctx, func() { c.running.Go(c.follow) })
+	known := c.ready(ctx)
 	slot := slotOf(key)
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -71,17 +73,22 @@ func (c *Cluster) Primary(ctx context.Context, key string) (Server, error) {
 	return c.Server.at(c.ranges[at].addr), nil
 }
 
+// ready tells whether the cluster's servers are known before ctx ends.
+func (c *Cluster) ready(ctx context.Context) bool {
+	return c.search.ready(ctx, func() { c.search.running.Go(c.follow) })
+}
+
 // Moved is the server at an address to which another has redirected.
 func (c *Cluster) Moved(_ context.Context, addr string) (Server, error) {
 	c.reload()
 	return c.Server.at(addr), nil
 }
 
-// Away hears that a server does not answer: another may have its slots, or has them already.
-func (c *Cluster) Away(addr string) {
+// unavailable hears that a server does not answer: another may have its slots, or has them already.
+func (c *Cluster) unavailable(addr string) {
 	c.reload()
 	if !slices.Contains(c.primaries(), addr) {
-		c.left(addr)
+		c.search.client.leave(addr)
 	}
 }
 
@@ -97,9 +104,9 @@ func (c *Cluster) follow() {
 	for first := true; ; {
 		if c.load() && first {
 			first = false
-			close(c.known)
+			close(c.search.known)
 		}
-		if !sleep(c.ctx, reloadPause) {
+		if !sleep(c.search.ctx, reloadPause) {
 			return
 		}
 		if first {
@@ -107,7 +114,7 @@ func (c *Cluster) follow() {
 		}
 		select {
 		case <-c.wake:
-		case <-c.ctx.Done():
+		case <-c.search.ctx.Done():
 			return
 		}
 	}
@@ -129,7 +136,7 @@ func (c *Cluster) load() bool {
 		now := c.primaries()
 		for _, addr := range before {
 			if !slices.Contains(now, addr) {
-				c.left(addr)
+				c.search.client.leave(addr)
 			}
 		}
 		return true
@@ -154,7 +161,7 @@ func (c *Cluster) primaries() (addrs []string) {
 
 // ask is what one server says, over a connection of its own.
 func (c *Cluster) ask(addr string) ([]slotRange, error) {
-	asking, cancel := context.WithTimeout(c.ctx, askCluster)
+	asking, cancel := context.WithTimeout(c.search.ctx, askCluster)
 	defer cancel()
 	var reply any
 	err := c.Server.at(addr).converse(asking, func(conn net.Conn, r *bufio.Reader) error {
@@ -243,3 +250,107 @@ var crc16 = func() (table [256]uint16) {
 	}
 	return table
 }()
+
+// single is the Transport of one address, whose server may say that it is one of a cluster.
+type single struct {
+	server  Server
+	cluster atomic.Pointer[Cluster] // once its servers are known, and can be reached
+
+	mu    sync.Mutex
+	found chan struct{} // closed once that is found out; nil: the server is none of a cluster
+	ended bool
+	all   *Cluster
+}
+
+// Primary is the one server, or that of the cluster which has a key's slot.
+func (s *single) Primary(ctx context.Context, key string) (Server, error) {
+	if cluster := s.cluster.Load(); cluster != nil {
+		return cluster.Primary(ctx, key)
+	}
+	return s.server, nil
+}
+
+// Moved is the server at an address to which another has redirected. It waits until the cluster is known.
+func (s *single) Moved(ctx context.Context, addr string) (Server, error) {
+	s.mu.Lock()
+	found := s.found
+	s.mu.Unlock()
+	if found == nil {
+		return Server{}, ErrCluster
+	}
+	select {
+	case <-found:
+	case <-ctx.Done():
+	}
+	if cluster := s.cluster.Load(); cluster != nil {
+		return cluster.Moved(ctx, addr)
+	}
+	return Server{}, errors.New("no address that the cluster names can be reached")
+}
+
+func (s *single) begin(*Client) error { return nil }
+
+func (s *single) unavailable(addr string) {
+	if cluster := s.cluster.Load(); cluster != nil {
+		cluster.unavailable(addr)
+	}
+}
+
+func (s *single) end() {
+	s.mu.Lock()
+	s.ended = true
+	all := s.all
+	s.mu.Unlock()
+	if all != nil {
+		all.end()
+	}
+}
+
+// isOfCluster has the client follow the cluster whose server it has opened, once.
+func (s *single) isOfCluster(c *Client, at Server) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.found != nil || s.ended {
+		return
+	}
+	s.found, s.all = make(chan struct{}), &Cluster{Addrs: []string{at.Addr}, Server: s.server}
+	_ = s.all.begin(c)
+	c.spawn(func() {
+		defer close(s.found)
+		switch {
+		case !s.all.ready(c.ctx):
+		case s.all.isReachable(at.Addr):
+			s.cluster.Store(s.all)
+		default:
+			c.log().Warn("no address that the cluster names can be reached: stays with "+at.Addr, "event", "cluster",
+				"server", at.Addr, "named", s.all.primaries())
+		}
+	})
+}
+
+// isReachable tells whether a connection to an address that the cluster names can be opened: to one at least.
+func (c *Cluster) isReachable(known string) bool {
+	all := c.primaries()
+	if slices.Contains(all, known) {
+		return true
+	}
+	trying, cancel := context.WithTimeout(c.search.ctx, askCluster)
+	defer cancel()
+	reached := make(chan bool, len(all))
+	for _, addr := range all {
+		go func() {
+			at := c.Server.at(addr)
+			conn, err := at.dial(trying)
+			if err == nil {
+				conn.Close()
+			}
+			reached <- err == nil
+		}()
+	}
+	for range all {
+		if <-reached {
+			return true
+		}
+	}
+	return false
+}

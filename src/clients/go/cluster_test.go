@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"net"
 	"os"
+	"slices"
 	"strings"
 	"sync"
 	"sync/atomic"
@@ -29,60 +30,60 @@ func TestSlots(t *testing.T) {
 func TestCluster(t *testing.T) {
 	addr := address(t, "cluster")
 	t.Run("scripted", func(t *testing.T) {
-		conn := connect(t, &Cluster{Addrs: []string{"127.0.0.1:1", addr}})
+		client := connect(t, &Cluster{Addrs: []string{"127.0.0.1:1", addr}})
 		for range 10 {
-			scenario(t, "{"+key()+"}", conn)
+			scenario(t, "{"+key()+"}", client)
 		}
-		backends(t, conn, 3, "script")
+		backends(t, client, 3, "script")
 		for range 10 { // each key's windows are in one slot
-			if d := must(must(NewLimits(conn, "5/hour; 3/minute", Timeout(20*time.Second), OnFailure(Error))).Allow(background,
-				key())); !d.Allowed {
+			l := must(NewLimits(client, "5/hour; 3/minute", Timeout(20*time.Second), OnFailure(FailError)))
+			if d := must(l.Allow(background, key())); !d.Allowed {
 				t.Errorf("%+v", d)
 			}
 		}
 		var refused RefusedError
-		l := limiter(t, conn, 10)
+		l := limiter(t, client, 10)
 		if _, err := AllowAll(background, l.Request("{a}", 1), l.Request("{b}", 1)); !errors.As(err, &refused) ||
 			!strings.HasPrefix(err.Error(), "CROSSSLOT ") {
 			t.Error(err)
 		}
-		if _, err := Admit(background, []Part{l.Request("{a}", 1), holding(t, conn, 1).Request("{b}", 1)}); !errors.As(err,
+		if _, err := Admit(background, []Part{l.Request("{a}", 1), holding(t, client, 1).Request("{b}", 1)}); !errors.As(err,
 			&refused) || !strings.HasPrefix(err.Error(), "CROSSSLOT ") {
 			t.Error(err)
 		}
-		hold := must(holding(t, conn, 1).TryAcquire(background, "held"))
+		hold := must(holding(t, client, 1).TryAcquire(background, "held"))
 		got := make(chan *Hold)
-		go func() { got <- must(holding(t, conn, 1).Acquire(background, "held")) }()
-		eventually(t, "one waits", func() bool { return inLine(conn, "held") == 1 })
+		go func() { got <- must(holding(t, client, 1).Acquire(background, "held")) }()
+		eventually(t, "one waits", func() bool { return inLine(client, "held") == 1 })
 		hold.Release()
 		(<-got).Release()
 	})
 	t.Run("a slot moves", func(t *testing.T) { testMovingSlot(t, addr) })
 	t.Run("replies are lost", func(t *testing.T) { testLossyCluster(t, addr) })
 	t.Run("not a cluster", func(t *testing.T) {
-		conn := connect(t, &Cluster{Addrs: []string{address(t, "bare")}})
-		scenario(t, key(), conn)
-		backends(t, conn, 1, "script")
+		client := connect(t, &Cluster{Addrs: []string{address(t, "bare")}})
+		scenario(t, key(), client)
+		backends(t, client, 1, "script")
 	})
 	t.Run("taken over", func(t *testing.T) {
-		conn := connect(t, &Cluster{Addrs: []string{addr}})
+		client := connect(t, &Cluster{Addrs: []string{addr}})
 		var keys []string
 		for range 20 {
 			k := "{" + key() + "}"
-			l := limiter(t, conn, 10, Mode(Direct))
+			l := limiter(t, client, 10, Direct)
 			must(AllowAll(background, l.Request(k+"1", 2), l.Request(k+"2", 3)))
 			keys = append(keys, k)
 		}
-		backends(t, conn, 3, "script")
+		backends(t, client, 3, "script")
 		loadModule(t, addr)
 		newer := connect(t, &Cluster{Addrs: []string{addr}})
 		for i, k := range keys {
-			first, second := conn, newer
+			first, second := client, newer
 			if i%2 == 0 {
-				first, second = newer, conn
+				first, second = newer, client
 			}
-			for at, conn := range []*Conn{first, second} {
-				l := limiter(t, conn, 10, Mode(Direct))
+			for at, client := range []*Client{first, second} {
+				l := limiter(t, client, 10, Direct)
 				all := must(AllowAll(background, l.Request(k+"1", 1), l.Request(k+"2", 1)))
 				one, _ := all.Each[0].Remaining()
 				two, _ := all.Each[1].Remaining()
@@ -91,27 +92,27 @@ func TestCluster(t *testing.T) {
 				}
 			}
 		}
-		if n := conn.takenOver.Load() + newer.takenOver.Load(); n < int64(len(keys)) || n > 2*int64(len(keys)) {
+		if n := client.takenOver.Load() + newer.takenOver.Load(); n < int64(len(keys)) || n > 2*int64(len(keys)) {
 			t.Errorf("%d keys were taken over of %d", n, 2*len(keys))
 		}
 		backends(t, newer, 3, "module")
 	})
 	t.Run("a server dies", func(t *testing.T) {
-		conn, k := connect(t, &Cluster{Addrs: []string{addr}}), key()
-		l := limiter(t, conn, 1_000_000, Timeout(500*time.Millisecond))
+		client, k := connect(t, &Cluster{Addrs: []string{addr}}), key()
+		l := limiter(t, client, 1_000_000, Timeout(500*time.Millisecond))
 		must(l.Allow(background, k))
-		dead := must(conn.transport.Primary(background, k)).Addr
-		_, _ = connect(t, Server{Addr: dead}).ask(background, other("", "SHUTDOWN", "NOSAVE"),
+		dead := must(client.transport.Primary(background, k)).Addr
+		_, _ = connect(t, Server{Addr: dead}, FollowCluster(ClusterOff)).ask(background, other("", "SHUTDOWN", "NOSAVE"),
 			asking{timeout: 20 * time.Second})
 		eventually(t, "its replica grants", func() bool {
 			d, err := l.Allow(background, k)
 			return err == nil && d.Source == FromServer
 		})
-		if now := must(conn.transport.Primary(background, k)).Addr; now == dead {
+		if now := must(client.transport.Primary(background, k)).Addr; now == dead {
 			t.Error("the same address")
 		}
 		eventually(t, "it is asked for no longer", func() bool {
-			for _, state := range conn.Servers() {
+			for _, state := range client.Servers() {
 				if state.Addr == dead {
 					return false
 				}
@@ -127,9 +128,9 @@ func TestCluster(t *testing.T) {
 }
 
 // backends says that so many servers were asked, and what decides at each.
-func backends(t *testing.T, conn *Conn, most int, backend string) {
+func backends(t *testing.T, client *Client, most int, backend string) {
 	t.Helper()
-	states := conn.Servers()
+	states := client.Servers()
 	if len(states) == 0 || len(states) > most {
 		t.Errorf("%+v", states)
 	}
@@ -141,14 +142,14 @@ func backends(t *testing.T, conn *Conn, most int, backend string) {
 }
 
 // nodes are Conns to each server of a cluster, by its address, and the ids of those that have slots.
-func nodes(t *testing.T, addr string) (conns map[string]*Conn, ids map[string]string) {
+func nodes(t *testing.T, addr string) (conns map[string]*Client, ids map[string]string) {
 	t.Helper()
-	conns, ids = map[string]*Conn{}, map[string]string{}
-	all := ask(t, connect(t, Server{Addr: addr}), "CLUSTER", "NODES").(string)
+	conns, ids = map[string]*Client{}, map[string]string{}
+	all := ask(t, connect(t, Server{Addr: addr}, FollowCluster(ClusterOff)), "CLUSTER", "NODES").(string)
 	for _, line := range strings.Split(strings.TrimSpace(all), "\n") {
 		fields := strings.Fields(line)
 		addr, _, _ := strings.Cut(fields[1], "@")
-		conns[addr] = connect(t, Server{Addr: addr})
+		conns[addr] = connect(t, Server{Addr: addr}, FollowCluster(ClusterOff))
 		if strings.Contains(fields[2], "master") {
 			ids[addr] = fields[0]
 		}
@@ -159,17 +160,17 @@ func nodes(t *testing.T, addr string) (conns map[string]*Conn, ids map[string]st
 func loadModule(t *testing.T, addr string) {
 	t.Helper()
 	conns, _ := nodes(t, addr)
-	for _, conn := range conns {
-		ask(t, conn, "MODULE", "LOAD", os.Getenv("SWLIMIT_MODULE"))
+	for _, client := range conns {
+		ask(t, client, "MODULE", "LOAD", os.Getenv("SWLIMIT_MODULE"))
 	}
 }
 
 // All that is asked while a slot moves is decided once, wherever the key is.
 func testMovingSlot(t *testing.T, addr string) {
-	conn := connect(t, &Cluster{Addrs: []string{addr}})
+	client := connect(t, &Cluster{Addrs: []string{addr}})
 	k := "{" + key() + "}"
-	l, holds := limiter(t, conn, 1_000_000), holding(t, conn, 3)
-	from := must(conn.transport.Primary(background, k)).Addr
+	l, holds := limiter(t, client, 1_000_000), holding(t, client, 3)
+	from := must(client.transport.Primary(background, k)).Addr
 	conns, ids := nodes(t, addr)
 	var to string
 	for addr := range ids {
@@ -225,7 +226,7 @@ func testMovingSlot(t *testing.T, addr string) {
 	ask(t, conns[from], "CLUSTER", "SETSLOT", slot, "NODE", ids[to])
 	more()
 	eventually(t, "the slot's new server is known", func() bool {
-		return must(conn.transport.Primary(background, k)).Addr == to
+		return must(client.transport.Primary(background, k)).Addr == to
 	})
 	over.Store(true)
 	running.Wait()
@@ -278,7 +279,7 @@ func TestSlotsThatNobodyHas(t *testing.T) {
 		}
 		return noReply
 	})
-	l := limiter(t, connect(t, &Cluster{Addrs: []string{addr}}), 9, Mode(Direct))
+	l := limiter(t, connect(t, &Cluster{Addrs: []string{addr}}), 9, Direct)
 	for range 3 {
 		if _, err := l.Allow(background, "other"); !errors.Is(err, ErrUnavailable) {
 			t.Fatal(err)
@@ -320,7 +321,7 @@ func (r *redirected) Moved(_ context.Context, addr string) (Server, error) {
 
 func TestRedirections(t *testing.T) {
 	transport := new(redirected)
-	conn := connect(t, transport)
+	client := connect(t, transport)
 	for text, want := range map[string]string{
 		"MOVED 1 192.0.2.1:7001":     "192.0.2.1:7001",
 		"ASK 1 host:7001":            "host:7001",
@@ -331,8 +332,9 @@ func TestRedirections(t *testing.T) {
 		"MOVED 1 [2001:db8::1]:7001": "[2001:db8::1]:7001",
 	} {
 		asked := Server{Addr: "[2001:db8::5]:7000"}
-		failed := &call{command: peekCommand("k", &demand{}), owner: newPrimary(conn, asked), link: &link{server: asked}}
-		if next, err := conn.again(background, failed, text, 0); next == nil || transport.to != want {
+		failed := &call{command: peekCommand("k", &demand{}), owner: newServer(client, asked),
+			connection: &connection{server: asked}}
+		if next, err := client.again(background, failed, text, 0); next == nil || transport.to != want {
 			t.Errorf("%s: %s, %v", text, transport.to, err)
 		}
 	}
@@ -352,33 +354,36 @@ func TestCancelledWhileASlotMoves(t *testing.T) {
 		}
 		return noReply
 	})
-	if d, err := limiter(t, connect(t, Server{Addr: addr}), 1, OnFailure(Allow)).Peek(ctx, "k"); err != context.Canceled {
+	l := limiter(t, connect(t, Server{Addr: addr}), 1, OnFailure(FailAllow))
+	if d, err := l.Peek(ctx, "k"); err != context.Canceled {
 		t.Errorf("%+v, %v", d, err)
 	}
 }
 
 // switching is the Transport of a primary that another follows.
 type switching struct {
-	now  atomic.Pointer[Server]
-	left func(addr string)
+	now    atomic.Pointer[Server]
+	client *Client
 }
 
 func (s *switching) Primary(context.Context, string) (Server, error) { return *s.now.Load(), nil }
 func (s *switching) Moved(context.Context, string) (Server, error) {
 	return Server{}, errors.New("nowhere")
 }
-func (s *switching) OnLeave(left func(addr string)) { s.left = left }
+func (s *switching) begin(c *Client) error { s.client = c; return nil }
+func (s *switching) unavailable(string)    {}
+func (s *switching) end()                  {}
 
 // Who waits in the queue of a server that is the primary no longer waits at the next one.
 func TestWaitsLeaveWithThePrimary(t *testing.T) {
 	first, transport, k := Server{Addr: address(t, "main")}, new(switching), key()
 	transport.now.Store(&first)
-	conn := connect(t, transport)
-	l := limiter(t, conn, 1)
+	client := connect(t, transport)
+	l := limiter(t, client, 1)
 	must(l.Allow(background, k))
 	got := make(chan error, 1)
 	go func() { got <- l.Wait(background, k) }()
-	direct := server(t)
+	direct := dial(t)
 	eventually(t, "it waits", func() bool {
 		for _, line := range strings.Split(ask(t, direct, "CLIENT", "LIST").(string), "\n") {
 			if strings.Contains(line, "flags=b") && strings.Contains(line, "cmd=swlimit.acquire") {
@@ -387,9 +392,9 @@ func TestWaitsLeaveWithThePrimary(t *testing.T) {
 		}
 		return false
 	})
-	old := must(conn.primaryAt(first))
+	old := must(client.serverAt(first))
 	transport.now.Store(&Server{Addr: address(t, "bare")})
-	transport.left(first.Addr)
+	client.leave(first.Addr)
 	select {
 	case err := <-got:
 		if err != nil {
@@ -398,7 +403,7 @@ func TestWaitsLeaveWithThePrimary(t *testing.T) {
 	case <-time.After(20 * time.Second):
 		t.Error("it waits still")
 	}
-	if !old.current().isGone() {
+	if slices.ContainsFunc(old.connections, func(cn *connection) bool { return !cn.isGone() }) {
 		t.Error("a connection to a server that was left")
 	}
 }
@@ -425,17 +430,17 @@ func TestWaitsEndWhereTheyAre(t *testing.T) {
 	}
 	transport := new(switching)
 	transport.now.Store(&Server{Addr: addr()})
-	conn := connect(t, transport)
+	client := connect(t, transport)
 	ctx, cancel := context.WithCancel(background)
 	got := make(chan error, 1)
-	go func() { got <- limiter(t, conn, 1).Wait(ctx, "k") }()
+	go func() { got <- limiter(t, client, 1).Wait(ctx, "k") }()
 	eventually(t, "it waits", waits.Load)
 	transport.now.Store(&Server{Addr: addr()})
 	cancel()
 	if err := <-got; err != context.Canceled {
 		t.Error(err)
 	}
-	eventually(t, "it is over", func() bool { return conn.pending.Load() == 0 })
+	eventually(t, "it is over", func() bool { return client.pending.Load() == 0 })
 	if unblocked.Load() {
 		t.Error("another server was asked to end it")
 	}
@@ -445,17 +450,17 @@ func TestWaitsEndWhereTheyAre(t *testing.T) {
 func TestCloseLeavesDials(t *testing.T) {
 	dialling, over := make(chan bool, 1), make(chan bool)
 	defer close(over)
-	conn := NewConn(Server{Dial: func(context.Context, string, string) (net.Conn, error) {
+	client := must(NewClient(Server{Dial: func(context.Context, string, string) (net.Conn, error) {
 		dialling <- true
 		<-over
 		return nil, net.ErrClosed
-	}})
+	}}))
 	go func() {
-		_, _ = must(New(conn, Quota{Limit: 1, Window: time.Minute}, Mode(Direct))).Allow(background, "k")
+		_, _ = must(New(client, Quota{Limit: 1, Window: time.Minute}, Direct)).Allow(background, "k")
 	}()
 	<-dialling
 	closed := make(chan bool)
-	go func() { conn.Close(); close(closed) }()
+	go func() { client.Close(); close(closed) }()
 	select {
 	case <-closed:
 	case <-time.After(20 * time.Second):

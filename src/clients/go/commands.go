@@ -1,6 +1,9 @@
 package swlimit
 
-import "strconv"
+import (
+	"math"
+	"strconv"
+)
 
 // prefix begins the name of each of the module's commands.
 const prefix = "SWLIMIT."
@@ -20,9 +23,10 @@ type command struct {
 	needsModule bool
 	// takesOver tells that takeover.lua is asked, whatever the dialect.
 	takesOver bool
-	// packed is what an ALLOW or a PEEK asks, if the script takes it in one argument.
+	// packed is what an ALLOW or a PEEK asks, if the script takes it in one argument; together, what a MALLOW asks.
 	packed   demand
 	packable bool
+	together []rate
 	undo     undo
 	// ending ends what has an id that nobody else knows, even without a reply. After lasts ms it has ended by itself.
 	ending *command
@@ -202,7 +206,7 @@ func mallowCommand(rates []rate) command {
 	if rates[0].strict {
 		words = append(words, "STRICT")
 	}
-	return command{name: "MALLOW", keys: keys, several: true, arguments: words, undo: func(reply any) []counted {
+	return command{name: "MALLOW", keys: keys, several: true, arguments: words, together: rates, undo: func(reply any) []counted {
 		var all []counted
 		for i, member := range members(reply) {
 			if i < len(rates) {
@@ -355,12 +359,90 @@ func countedRate(key string, raw any) []counted {
 	return nil
 }
 
-// countedBudget dates the refund surely before the period's end: the period began with its first unit, perhaps this one.
+// countedBudget dates the refund surely before the period's end: the period began with its first unit, perhaps this
+// one.
 func countedBudget(key string, raw any) []counted {
 	if r, err := replyOf(raw); err == nil {
 		return []counted{{key, r.granted, r.resetAfter - 1}}
 	}
 	return nil
+}
+
+// lengths are those of replies that are a list of integers.
+var lengths = map[string]int{"ALLOW": 5, "PEEK": 5, "RECORD": 5, "ACQUIRE": 5, "BUDGET": 5, "HOLD": 6}
+
+// read is a reply with its integers, which may come as integral doubles or as decimal strings. Anything else is not
+// understood.
+func (c *command) read(reply any) (any, error) {
+	list, isList := reply.([]any)
+	length := 0
+	switch c.name {
+	case "":
+		return reply, nil
+	case "INFO": // names and values, not all of them numbers
+		for i := 1; i < len(list); i += 2 {
+			if n, ok := integral(list[i]); ok {
+				list[i] = n
+			}
+		}
+		return reply, nil
+	case "HOLDERS": // an id, and integers
+		for _, each := range list {
+			if holder, _ := each.([]any); len(holder) != 5 || !integrate(holder[1:]) {
+				return nil, unexpected(reply)
+			}
+		}
+		return reply, nil
+	case "REFUND", "RELEASE", "BLOCK", "UNBLOCK":
+		if n, ok := integral(reply); ok {
+			return n, nil
+		}
+		return nil, unexpected(reply)
+	case "MALLOW", "ADMIT":
+		length = 1 + len(c.keys)
+	case "RENEW":
+		length = len(c.arguments) - 1
+	case "SETTLE":
+		length = len(list)
+	default:
+		length = lengths[c.name]
+	}
+	if !isList || len(list) == 0 || len(list) != length || !integrate(list) {
+		return nil, unexpected(reply)
+	}
+	return reply, nil
+}
+
+// integrate has a list hold integers, and lists of them.
+func integrate(list []any) bool {
+	for i, each := range list {
+		if inner, ok := each.([]any); ok {
+			if len(inner) < 5 || !integrate(inner) {
+				return false
+			}
+			continue
+		}
+		n, ok := integral(each)
+		if !ok {
+			return false
+		}
+		list[i] = n
+	}
+	return true
+}
+
+// integral is an integer, however a server spells it.
+func integral(reply any) (int64, bool) {
+	switch value := reply.(type) {
+	case int64:
+		return value, true
+	case float64:
+		return int64(value), value == math.Trunc(value) && math.Abs(value) <= maxExact
+	case string:
+		n, err := parseInt([]byte(value))
+		return n, err == nil
+	}
+	return 0, false
 }
 
 // replyOf is a reply of five integers.

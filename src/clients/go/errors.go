@@ -1,12 +1,14 @@
 package swlimit
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
 	"regexp"
+	"strconv"
 	"strings"
-	"sync/atomic"
+	"sync"
 	"time"
 )
 
@@ -16,15 +18,20 @@ var (
 	// ErrDenied is matched by the errors of Wait and of [Holds.Acquire] when nothing was granted: see [DeniedError].
 	ErrDenied = errors.New("swlimit: denied")
 	// ErrUnavailable is matched by errors that say that the server could not be asked, or did not answer in time.
-	ErrUnavailable = errors.New("swlimit: the server does not answer")
+	ErrUnavailable = errors.New("swlimit: the server is unavailable")
 	// ErrModuleMissing is matched where the server has no module swlimit, and the script cannot do without it; and where
 	// the module is too old for a command.
 	ErrModuleMissing = errors.New("swlimit: the server does not have the module: load it with " +
 		"`MODULE LOAD /path/to/swlimit.so`")
-	// ErrClosed is matched by errors of a Conn that was closed.
+	// ErrCluster is matched where a server is one of a cluster and redirects, and the client does not follow.
+	ErrCluster = errors.New("swlimit: the server is one of a cluster: use a swlimit.Cluster, or " +
+		"FollowCluster(ClusterAuto)")
+	// ErrClosed is matched by errors of a Client that was closed.
 	ErrClosed = errors.New("swlimit: closed")
 	// ErrLost is the cause that the context of a lost hold is cancelled with.
 	ErrLost = errors.New("swlimit: the hold is lost")
+
+	errNotMade = fmt.Errorf("%w: a limiter must be made by New, NewHolds or NewBudget", ErrArgument)
 
 	errOverflow  = RefusedError("ERR count would overflow")
 	errWrongType = RefusedError("WRONGTYPE Operation against a key holding the wrong kind of value")
@@ -77,27 +84,27 @@ func (e tooOldError) Error() string {
 // Is makes errors.Is(err, ErrModuleMissing) true.
 func (e tooOldError) Is(target error) bool { return target == ErrModuleMissing }
 
-// unavailable is why the server could not be asked.
+// unavailable is why the server could not be asked, or has not decided.
 type unavailable struct {
-	reason  string
+	text    string // for people
+	reason  string // of the words that all languages share
 	cause   error
-	sent    bool // whether the server may have executed the command
-	callers bool // the caller's own time ended, which says nothing of the server
-
-	kept atomic.Bool // somebody granted in place of the reply: what it grants too late stays counted
+	sent    bool       // whether the server may have executed the command
+	callers bool       // the caller's own time ended, which says nothing of the server
+	late    *lateGrant // what the server may still grant; nil: nothing
 }
 
 func (e *unavailable) Error() string {
 	if e.cause == nil {
-		return "swlimit: " + e.reason
+		return "swlimit: " + e.text
 	}
-	return fmt.Sprintf("swlimit: %s: %v", e.reason, e.cause)
+	return fmt.Sprintf("swlimit: %s: %v", e.text, e.cause)
 }
 
 func (e *unavailable) Is(target error) bool { return target == ErrUnavailable }
 func (e *unavailable) Unwrap() error        { return e.cause }
 
-var errNoTime = &unavailable{reason: "no time is left to ask the server", callers: true}
+var errNoTime = &unavailable{text: "no time is left to ask the server", reason: reasonNoAnswer, callers: true}
 
 // isTimeUp tells whether an error is the end of the caller's own time, whatever was under way then.
 func isTimeUp(err error) bool {
@@ -108,22 +115,52 @@ func isTimeUp(err error) bool {
 	return errors.Is(err, context.DeadlineExceeded)
 }
 
-// keep says that somebody granted in place of the reply whose error this is.
-func keep(err error) {
+// keep says how many units of each key were granted in place of the reply whose error this is. What the server still
+// grants beyond goes back.
+func keep(err error, units ...int64) {
 	var failed *unavailable
-	if errors.As(err, &failed) {
-		failed.kept.Store(true)
+	if errors.As(err, &failed) && failed.late != nil {
+		failed.late.keep(units)
+	}
+}
+
+// A lateGrant is a reply that comes after its caller has gone. It and what the caller granted in its place come once
+// each, in any order; then what the server granted beyond goes back.
+type lateGrant struct {
+	mu      sync.Mutex
+	decided bool
+	kept    []int64
+	settle  func(kept []int64)
+}
+
+func (g *lateGrant) keep(units []int64) {
+	g.mu.Lock()
+	if g.decided {
+		g.mu.Unlock()
+		return
+	}
+	g.decided, g.kept = true, units
+	settle := g.settle
+	g.mu.Unlock()
+	if settle != nil {
+		settle(units)
+	}
+}
+
+func (g *lateGrant) replied(settle func(kept []int64)) {
+	g.mu.Lock()
+	g.settle = settle
+	decided, kept := g.decided, g.kept
+	g.mu.Unlock()
+	if decided {
+		settle(kept)
 	}
 }
 
 // serverError is an error reply as it came.
 type serverError string
 
-func (e serverError) Error() string { return string(e) }
-
-// condition matches errors that are about the server's condition, not the caller's mistakes.
-var condition = regexp.MustCompile("^(NOAUTH|WRONGPASS|LOADING|MASTERDOWN|READONLY|MISCONF|OOM|NOREPLICAS|CLUSTERDOWN" +
-	"|BUSY|FAILOVER|MOVED|ASK|TRYAGAIN|UNBLOCKED|ERR max number of clients)\\b")
+func (e serverError) Error() string { return quoted(string(e)) }
 
 const oneTag = ": give the keys of one decision the same hash tag, such as {user:1}; a key with a brace needs one, too"
 
@@ -132,19 +169,36 @@ var unknownCommand = regexp.MustCompile("^ERR (unknown command|[Cc]ommand is not
 
 // understood is an error reply as the caller gets it.
 func understood(e serverError) error {
-	text := string(e)
+	text := causeOf(string(e))
+	reason := reasonOfReply(text)
+	switch {
+	case reason == reasonModuleMissing:
+		return fmt.Errorf("%w (%s)", ErrModuleMissing, quoted(text))
+	case reason != "" || strings.HasPrefix(text, "TRYAGAIN ") || strings.HasPrefix(text, "UNBLOCKED "):
+		return &unavailable{text: quoted(text), reason: cmp.Or(reason, reasonOther), sent: true}
+	case strings.HasPrefix(text, "CROSSSLOT "):
+		return RefusedError(text + oneTag)
+	}
+	return RefusedError(quoted(text))
+}
+
+// causeOf is an error reply, or its cause where a transaction was refused for it.
+func causeOf(text string) string {
 	if cause, ok := strings.CutPrefix(text, "EXECABORT "); ok {
 		if _, why, found := strings.Cut(cause, ": "); found {
-			text = why
+			return why
 		}
 	}
-	switch {
-	case unknownCommand.MatchString(text):
-		return fmt.Errorf("%w (%s)", ErrModuleMissing, text)
-	case condition.MatchString(text):
-		return &unavailable{reason: string(e), sent: true}
-	case strings.HasPrefix(text, "CROSSSLOT "):
-		return RefusedError(e + oneTag)
+	return text
+}
+
+// quoted is what a server said, for errors and logs: at most 100 bytes of it, escaped.
+func quoted(text string) string {
+	const most = 100
+	cut := text
+	if len(cut) > most {
+		cut = cut[:most] + "…"
 	}
-	return RefusedError(e)
+	escaped := strconv.Quote(cut)
+	return strings.ReplaceAll(escaped[1:len(escaped)-1], `\"`, `"`)
 }

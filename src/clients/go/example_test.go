@@ -9,7 +9,7 @@ import (
 	"github.com/swlimit/swlimit/src/clients/go"
 )
 
-// Without a Conn this process decides alone.
+// Without a Client this process decides alone.
 func ExampleNew() {
 	limiter, err := swlimit.New(nil, swlimit.Quota{Limit: 1, Window: time.Minute})
 	if err != nil {

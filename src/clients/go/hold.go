@@ -4,7 +4,6 @@ import (
 	"context"
 	"crypto/rand"
 	"errors"
-	"log/slog"
 	"slices"
 	"sync"
 	"time"
@@ -27,7 +26,7 @@ type Holds struct {
 
 // NewHolds returns a limiter of so many units at once. A hold is renewed until it is released; one that is not renewed,
 // because its process died, ends after ttl: 3 s … 3650 days, in whole milliseconds.
-func NewHolds(conn *Conn, limit int64, ttl time.Duration, options ...Option) (*Holds, error) {
+func NewHolds(client *Client, limit int64, ttl time.Duration, options ...Option) (*Holds, error) {
 	if err := integer(limit, "limit", 0); err != nil {
 		return nil, err
 	}
@@ -35,7 +34,9 @@ func NewHolds(conn *Conn, limit int64, ttl time.Duration, options ...Option) (*H
 	if err != nil {
 		return nil, err
 	}
-	asker, err := newAsker(conn, options)
+	usual := defaults()
+	usual.timeout, usual.onFailure = time.Second, FailError
+	asker, err := newAsker(client, usual, options)
 	if err != nil {
 		return nil, err
 	}
@@ -59,7 +60,7 @@ type Hold struct {
 	key     string
 	ttl     int64
 	timeout time.Duration
-	conn    *Conn // nil: it is this process's
+	client  *Client // nil: it is this process's
 	release func()
 	ctx     context.Context
 	cancel  context.CancelCauseFunc
@@ -78,22 +79,22 @@ func (h *Hold) Done() <-chan struct{} { return h.ctx.Done() }
 // Live tells whether it is held still, by a clock that goes on while the machine sleeps. Ask before what must not be
 // done twice: Done may come late.
 func (h *Hold) Live() bool {
-	return h.ctx.Err() == nil && (h.conn == nil || h.conn.renewer.live(h))
+	return h.ctx.Err() == nil && (h.client == nil || h.client.renewer.live(h))
 }
 
 // Release gives the units back. Further calls do nothing. While the server does not answer, the release is
 // repeated until the hold ends by its time.
 func (h *Hold) Release() { h.end(nil, func(release func()) { release() }) }
 
-// ReleaseSoon is Release that waits for nothing: Close of the Conn waits for it.
+// ReleaseSoon is Release that waits for nothing: Close of the Client waits for it.
 func (h *Hold) ReleaseSoon() { h.end(nil, h.soon) }
 
-// soon runs what Close of the Conn waits for.
+// soon runs what Close of the Client waits for.
 func (h *Hold) soon(f func()) {
-	if h.conn == nil {
+	if h.client == nil {
 		f()
 	} else {
-		h.conn.settle(f)
+		h.client.settle(f)
 	}
 }
 
@@ -101,7 +102,7 @@ func (h *Hold) end(cause error, run func(release func())) {
 	h.once.Do(func() {
 		lost := h.ctx.Err() != nil
 		h.over(cause)
-		if !lost || h.conn != nil {
+		if !lost || h.client != nil {
 			run(h.release)
 		}
 	})
@@ -117,8 +118,8 @@ func (h *Hold) endAfter(age time.Duration) {
 
 // over ends it here, without a word to the server.
 func (h *Hold) over(cause error) {
-	if h.conn != nil {
-		h.conn.renewer.remove(h)
+	if h.client != nil {
+		h.client.renewer.remove(h)
 	}
 	h.cancel(cause)
 }
@@ -149,6 +150,14 @@ func (h *Holds) TryAcquireN(ctx context.Context, key string, n int64) (*Hold, er
 	return h.take(ctx, key, n, func() time.Duration { return 0 })
 }
 
+// ready refuses limiters that NewHolds has not made, and callers who have gone.
+func (h *Holds) ready(ctx context.Context) error {
+	if h == nil || h.settings == nil {
+		return errNotMade
+	}
+	return ctx.Err()
+}
+
 // wish describes a new hold.
 type wish struct {
 	key, id   string
@@ -166,11 +175,11 @@ func (h *Holds) take(ctx context.Context, key string, cost int64, left func() ti
 	if err := integer(cost, "cost", 1); err != nil {
 		return nil, err
 	}
-	if err := ctx.Err(); err != nil {
+	if err := h.ready(ctx); err != nil {
 		return nil, err
 	}
 	w := h.wish(key, cost)
-	if h.conn == nil {
+	if h.client == nil {
 		return h.takeHere(ctx, w, left)
 	}
 	hold, err := h.ask(ctx, w, left)
@@ -192,27 +201,14 @@ func (h *Holds) ask(ctx context.Context, w wish, left func() time.Duration) (*Ho
 		}
 		return h.held(ctx, w, r, since)
 	}
-	over, isMine, err := h.conn.waits.turn(ctx, w.key, left())
-	defer over()
-	if err != nil {
-		return nil, err
-	}
-	if !isMine {
-		hold, err := h.ask(ctx, w, func() time.Duration { return 0 })
-		if isTimeUp(err) { // which says nothing of the server
-			err = context.DeadlineExceeded
-		}
-		return hold, err
-	}
 	type outcome struct {
 		numbers [6]int64
 		since   time.Duration
 		hold    *Hold // that of a wait
 	}
-	found, err := patient[outcome]{
-		conn: h.conn, left: left,
+	waits := waiter[outcome]{
+		client: h.client, line: w.key, left: left, spare: h.timeout,
 		ask: func(bool) (outcome, bool, error) {
-			// With no wait over the shared connection first, so that a free key needs no place.
 			w.id = freshID()
 			r, since, err := h.once(ctx, w)
 			return outcome{r, since, nil}, r[0] > 0 || r[3] < 0 || left() == 0, err
@@ -221,8 +217,8 @@ func (h *Holds) ask(ctx context.Context, w wish, left func() time.Duration) (*Ho
 			hold, err := h.inTurn(ctx, w, denied.numbers, left)
 			return outcome{hold: hold}, hold != nil, err
 		},
-		looks: func() bool { return h.looks(w) },
-	}.persist(ctx)
+	}
+	found, err := waits.run(ctx)
 	switch {
 	case err != nil:
 		return nil, err
@@ -235,20 +231,20 @@ func (h *Holds) ask(ctx context.Context, w wish, left func() time.Duration) (*Ho
 // inTurn waits after a denial: in the server's queue, or where that has none until units may have been released.
 // Without a hold and an error it is time to ask again.
 func (h *Holds) inTurn(ctx context.Context, w wish, denied [6]int64, left func() time.Duration) (*Hold, error) {
-	p, err := h.conn.primary(ctx, w.key, h.timeout)
-	if err == nil && p.current().backend() == byScript {
-		return nil, h.conn.waits.poll(ctx, p, w.key, min(left(), duration(denied[3])), h.timeout)
+	p, err := h.client.primary(ctx, w.key, h.timeout)
+	if err == nil && p.backend() == byScript {
+		return nil, h.client.waits.poll(ctx, p, w.key, min(left(), duration(denied[3])), h.timeout)
 	}
 	hold, err := h.queued(ctx, w, left)
 	if hold == nil && err == nil {
-		err = h.conn.pause(ctx, min(poll, left()))
+		err = h.client.pause(ctx, min(poll, left()))
 	}
 	return hold, err
 }
 
 // queued waits in the server's queue; nil means: try again.
 func (h *Holds) queued(ctx context.Context, w wish, left func() time.Duration) (*Hold, error) {
-	raw, err := h.conn.waits.ask(ctx, w.key, left, func(ms int64) command {
+	raw, err := h.client.waits.ask(ctx, w.key, left, func(ms int64) command {
 		return holdCommand(w.key, h.limit, w.ttl, w.id, w.cost, min(ms, longestWait.Milliseconds()))
 	}, h.settings)
 	if err != nil || raw == nil {
@@ -265,7 +261,7 @@ func (h *Holds) queued(ctx context.Context, w wish, left func() time.Duration) (
 	renewed := sinceBoot()
 	raw, err = h.asker.ask(ctx, renewCommand(w.key, w.ttl, []string{w.id}))
 	if err != nil { // also one that kept the command from being sent
-		h.conn.insist(releaseCommand(w.key, w.id), w.ttl, h.timeout)
+		h.client.insist(releaseCommand(w.key, w.id), w.ttl, h.timeout)
 		return nil, err
 	}
 	if list, ok := raw.([]any); !ok || len(list) != 1 || list[0] != int64(1) {
@@ -296,19 +292,19 @@ func (h *Holds) held(ctx context.Context, w wish, r [6]int64, since time.Duratio
 // renewed is a hold that the server granted, renewed for so long at most; 0: until it is released.
 func (h *Holds) renewed(ctx context.Context, w wish, token int64, since, maxAge time.Duration) (*Hold, error) {
 	hold := h.made(ctx, w, FromServer)
-	hold.Token, hold.since, hold.conn = token, since, h.conn
+	hold.Token, hold.since, hold.client = token, since, h.client
 	if maxAge > 0 {
 		hold.until = since + maxAge
 	}
 	hold.release = func() {
 		cmd := releaseCommand(w.key, w.id)
-		_, err := h.conn.ask(h.conn.ctx, cmd, asking{timeout: h.timeout, always: true})
+		_, err := h.client.ask(h.client.ctx, cmd, asking{timeout: h.timeout, always: true})
 		if errors.Is(err, ErrUnavailable) {
-			h.conn.insist(cmd, w.ttl, h.timeout)
+			h.client.insist(cmd, w.ttl, h.timeout)
 		}
 	}
-	if !h.conn.renewer.add(hold) {
-		h.conn.insist(releaseCommand(w.key, w.id), w.ttl, h.timeout)
+	if !h.client.renewer.add(hold) {
+		h.client.insist(releaseCommand(w.key, w.id), w.ttl, h.timeout)
 		return nil, ErrClosed
 	}
 	return hold, nil
@@ -335,22 +331,11 @@ func (h *Holds) heldHere(ctx context.Context, w wish, source Source) (*Hold, err
 	}
 	hold := h.made(ctx, w, source)
 	hold.release = func() {
-		if source == FromLocal || h.onFailure == Local {
+		if source == FromLocal || h.onFailure == FailLocal {
 			h.local.give(w.key, w.cost)
 		}
 	}
 	return hold, nil
-}
-
-// looks tells whether a request would be granted now, were the server away.
-func (h *Holds) looks(w wish) bool {
-	if h.onFailure == Error {
-		return false
-	}
-	r, _ := h.instead(h.limit, w.cost, func(limit int64) (reply, error) {
-		return h.local.take(w.key, limit, w.cost, false), nil
-	})
-	return r.granted > 0
 }
 
 func (h *Holds) takeHere(ctx context.Context, w wish, left func() time.Duration) (*Hold, error) {
@@ -385,7 +370,7 @@ func (h *Holds) Holders(ctx context.Context, key string, most int64) ([]Holder, 
 	if most < 1 || most > mostHolders {
 		return nil, wrong("most must be from 1 to %d, not %d", mostHolders, most)
 	}
-	if err := ctx.Err(); err != nil || h.conn == nil {
+	if err := h.ready(ctx); err != nil || h.client == nil {
 		return nil, err
 	}
 	raw, err := h.asker.ask(ctx, holdersCommand(h.prefix+key, most))
@@ -411,7 +396,7 @@ func (h *Holds) Holders(ctx context.Context, key string, most int64) ([]Holder, 
 
 // Reset ends all holds of a key, those of other processes too.
 func (h *Holds) Reset(ctx context.Context, key string) error {
-	if err := ctx.Err(); err != nil {
+	if err := h.ready(ctx); err != nil {
 		return err
 	}
 	h.local.give(h.prefix+key, maxExact)
@@ -463,9 +448,9 @@ func (l *localHolds) freed() <-chan struct{} {
 	return l.change
 }
 
-// renewer renews the holds of a Conn, all of a key in one command, and ends those that could not be renewed in time.
+// renewer renews the holds of a Client, all of a key in one command, and ends those that could not be renewed in time.
 type renewer struct {
-	conn *Conn
+	client *Client
 
 	mu      sync.Mutex
 	groups  map[groupKey]*group
@@ -503,7 +488,7 @@ func (r *renewer) add(h *Hold) bool {
 	g.holds[h] = true
 	g.due = min(g.due, due)
 	if !r.running {
-		r.running = r.conn.spawn(r.run)
+		r.running = r.client.spawn(r.run)
 	}
 	r.poke()
 	return r.running
@@ -537,7 +522,7 @@ func (r *renewer) live(h *Hold) bool {
 	return sinceBoot()-h.since < lifetime(h.ttl)
 }
 
-// releaseAll ends all holds of the Conn, before it closes.
+// releaseAll ends all holds of the Client, before it closes.
 func (r *renewer) releaseAll() {
 	r.mu.Lock()
 	r.closed = true
@@ -549,7 +534,7 @@ func (r *renewer) releaseAll() {
 	}
 	r.mu.Unlock()
 	for _, h := range all {
-		r.conn.settle(h.Release)
+		r.client.settle(h.Release)
 	}
 }
 
@@ -580,21 +565,21 @@ func (r *renewer) run() {
 						holds = append(holds, h)
 					}
 				}
-				r.conn.spawn(func() { r.renew(key, holds) })
+				r.client.spawn(func() { r.renew(key, holds) })
 			}
 			next = min(next, g.due)
 		}
 		r.mu.Unlock()
 		for _, h := range lost {
 			if h.over(ErrLost); h.renews(at) {
-				slog.Warn("swlimit: a hold is lost, as it could not be renewed in time", "key", h.key)
+				r.client.log().Warn("a hold is lost, as it could not be renewed in time", "event", "lost", "key", h.key)
 			}
 		}
 		timer := time.NewTimer(next - sinceBoot())
 		select {
 		case <-timer.C:
 		case <-r.wake:
-		case <-r.conn.ctx.Done():
+		case <-r.client.ctx.Done():
 			timer.Stop()
 			return
 		}
@@ -611,7 +596,7 @@ func (r *renewer) renew(key groupKey, holds []*Hold) {
 			ids[i], timeout = h.ID, max(timeout, h.timeout)
 		}
 		since := sinceBoot()
-		raw, err := r.conn.ask(r.conn.ctx, renewCommand(key.key, key.ttl, ids), asking{timeout: timeout, always: true})
+		raw, err := r.client.ask(r.client.ctx, renewCommand(key.key, key.ttl, ids), asking{timeout: timeout, always: true})
 		live, ok := raw.([]any)
 		if err != nil || !ok || len(live) != len(some) {
 			return // which is done again soon

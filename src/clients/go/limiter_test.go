@@ -9,8 +9,8 @@ import (
 
 // kinds are limiters of which each decides somewhere else.
 func kinds(t *testing.T, limit int64, f func(*testing.T, *Limiter)) {
-	t.Run("direct", func(t *testing.T) { f(t, limiter(t, server(t), limit, Mode(Direct))) })
-	t.Run("cached", func(t *testing.T) { f(t, limiter(t, server(t), limit)) })
+	t.Run("direct", func(t *testing.T) { f(t, limiter(t, dial(t), limit, Direct)) })
+	t.Run("cached", func(t *testing.T) { f(t, limiter(t, dial(t), limit)) })
 	t.Run("local", func(t *testing.T) { f(t, limiter(t, nil, limit)) })
 }
 
@@ -84,8 +84,8 @@ func TestBlock(t *testing.T) {
 }
 
 func TestBlockFor(t *testing.T) {
-	for _, conn := range []*Conn{server(t), nil} {
-		l := limiter(t, conn, 1, BlockFor(time.Hour))
+	for _, client := range []*Client{dial(t), nil} {
+		l := limiter(t, client, 1, BlockFor(time.Hour))
 		k := key()
 		must(l.Allow(background, k))
 		if d := must(l.Allow(background, k)); d.Allowed() || d.RetryAfter < 59*time.Minute {
@@ -95,10 +95,10 @@ func TestBlockFor(t *testing.T) {
 }
 
 func TestSeveralLimits(t *testing.T) {
-	for _, conn := range []*Conn{server(t), nil} {
+	for _, client := range []*Client{dial(t), nil} {
 		k := key()
-		few := limiter(t, conn, 2, Prefix("few:"))
-		many := limiter(t, conn, 10, Prefix("many:"))
+		few := limiter(t, client, 2, Prefix("few:"))
+		many := limiter(t, client, 10, Prefix("many:"))
 		for range 2 {
 			if d := must(AllowAll(background, few.Request(k, 1), many.Request(k, 3))); !d.Allowed || len(d.Each) != 2 {
 				t.Errorf("%+v", d)
@@ -121,27 +121,35 @@ func TestSeveralLimits(t *testing.T) {
 }
 
 func TestWrongArguments(t *testing.T) {
-	conn := connect(t, Server{Addr: "127.0.0.1:1"})
+	client := connect(t, Server{Addr: "127.0.0.1:1"})
 	good := Quota{Limit: 1, Window: time.Second}
 	for i, err := range []error{
-		second(New(conn, Quota{Limit: -1, Window: time.Second})),
-		second(New(conn, Quota{Limit: 1 << 53, Window: time.Second})),
-		second(New(conn, Quota{Limit: 1})),
-		second(New(conn, Quota{Limit: 1, Window: time.Microsecond})),
-		second(New(conn, Quota{Limit: 1, Window: math.MaxInt64})),
-		second(New(conn, Quota{Limit: 1, Window: time.Second, Resolution: 7 * time.Millisecond})),
-		second(New(conn, Quota{Limit: 1, Window: time.Hour, Resolution: time.Millisecond})),
-		second(New(conn, good, Mode(Allow))),
-		second(New(nil, good, Mode(Direct))),
-		second(New(conn, good, OnFailure(Cached))),
-		second(New(conn, good, LocalShare(0))),
-		second(New(conn, good, LocalShare(math.NaN()))),
-		second(New(conn, good, Timeout(0))),
-		second(New(conn, good, MaxKeys(0))),
-		second(New(conn, good, MaxWaiting(0))),
-		second(New(conn, good, BlockFor(0))),
-		second(NewHolds(conn, 1, time.Second)),
-		second(NewHolds(conn, -1, time.Minute)),
+		second(New(client, Quota{Limit: -1, Window: time.Second})),
+		second(New(client, Quota{Limit: 1 << 53, Window: time.Second})),
+		second(New(client, Quota{Limit: 1})),
+		second(New(client, Quota{Limit: 1, Window: time.Microsecond})),
+		second(New(client, Quota{Limit: 1, Window: math.MaxInt64})),
+		second(New(client, Quota{Limit: 1, Window: time.Second, Resolution: 7 * time.Millisecond})),
+		second(New(client, Quota{Limit: 1, Window: time.Hour, Resolution: time.Millisecond})),
+		second(New(client, good, Mode("allow"))),
+		second(New(nil, good, Direct)),
+		second(New(client, good, OnFailure("cached"))),
+		second(New(client, good, LocalShare(0))),
+		second(New(client, good, LocalShare(math.NaN()))),
+		second(New(client, good, Timeout(0))),
+		second(New(client, good, MaxKeys(0))),
+		second(NewClient(Server{Addr: "127.0.0.1:1"}, MaxWaiting(0))),
+		second(NewClient(Server{Addr: "127.0.0.1:1"}, PoolSize(0))),
+		second(NewClient(Server{Addr: "127.0.0.1:1"}, ClientName("two words"))),
+		second(NewClient(Server{Addr: "127.0.0.1:1"}, FollowCluster("maybe"))),
+		second(NewClient(Server{Addr: "127.0.0.1:1"}, nil)),
+		second(NewClient(nil)),
+		second(NewClient((*Cluster)(nil))),
+		second(NewClient(Server{})),
+		second(New(client, good, nil)),
+		second(New(client, good, BlockFor(0))),
+		second(NewHolds(client, 1, time.Second)),
+		second(NewHolds(client, -1, time.Minute)),
 	} {
 		if !errors.Is(err, ErrArgument) {
 			t.Errorf("case %d: %v", i, err)
@@ -162,18 +170,45 @@ func TestWrongArguments(t *testing.T) {
 func second[T any](_ T, err error) error { return err }
 
 func TestRefused(t *testing.T) {
-	conn := server(t)
-	l := limiter(t, conn, 1)
+	client := dial(t)
+	l := limiter(t, client, 1)
 	k := key()
 	text := other(k, "SET", k, "text")
-	if _, err := conn.ask(background, text, asking{timeout: 20 * time.Second}); err != nil {
+	if _, err := client.ask(background, text, asking{timeout: 20 * time.Second}); err != nil {
 		t.Fatal(err)
 	}
 	var refused RefusedError
 	if _, err := l.Allow(background, k); !errors.As(err, &refused) {
 		t.Error(err)
 	}
-	if states := conn.Servers(); len(states) != 1 || states[0].State != "up" || states[0].Backend == "" {
+	if states := client.Servers(); len(states) != 1 || states[0].State != "up" || states[0].Backend == "" {
 		t.Errorf("%+v", states)
+	}
+}
+
+// What was not made, or is nil, is an error and no panic.
+func TestNothingPanics(t *testing.T) {
+	second := func(_ any, err error) error { return err }
+	good := must(New(nil, Quota{Limit: 1, Window: time.Second}))
+	var none *Limiter
+	for i, err := range []error{
+		second(new(Limiter).Allow(background, "k")), second(none.Allow(background, "k")), second(none.Peek(background, "k")),
+		none.Wait(background, "k"), none.Reset(background, "k"), second(none.Refund(background, "k", 1)),
+		second(none.Block(background, "k", time.Second)), second(none.With(Quota{Limit: 1, Window: time.Second})),
+		second(new(Budget).Allow(background, "k")), second((*Budget)(nil).Peek(background, "k")),
+		second(new(Holds).TryAcquire(background, "k")), second((*Holds)(nil).Holders(background, "k", 1)),
+		second(new(Limits).Allow(background, "k")), second(new(Limits).Peek(background, "k")),
+		second(must(NewLimits(nil, "1/second")).Peek(background, "")),
+		second(AllowAll(background, Request{})), second(AllowAll(background, good.Request("k", 1), none.Request("l", 1))),
+		second(Admit(background, []Part{nil})), second(Admit(background, []Part{Named("a", nil)})),
+		second(Admit(background, []Part{Limited(1, nil)})), second(Admit(background, []Part{none.Request("k", 1)})),
+		second(Admit(background, []Part{good.Request("k", 1)}, nil)), (*Client)(nil).Ping(background),
+	} {
+		if !errors.Is(err, ErrArgument) {
+			t.Errorf("%d: %v", i, err)
+		}
+	}
+	if d, err := must(NewLimits(nil, "1/second")).Peek(background, ""); err == nil || d.Allowed {
+		t.Errorf("%+v", d)
 	}
 }

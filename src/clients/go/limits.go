@@ -9,19 +9,19 @@ import (
 // goroutines at once.
 type Limits struct {
 	limiters []*Limiter
-	owned    *Conn // what Close closes
+	owned    *Client // what Close closes
 }
 
 // NewLimits returns rates such as "100/hour; 5/second", as [ParseQuota] reads each: a request is granted by all of
 // them, or counted by none. The options are those of [New].
-func NewLimits(conn *Conn, rates string, options ...Option) (*Limits, error) {
+func NewLimits(client *Client, rates string, options ...Option) (*Limits, error) {
 	quotas, err := parseRates(rates)
 	if err != nil {
 		return nil, err
 	}
 	limits := &Limits{}
 	for _, quota := range quotas {
-		l, err := New(conn, quota, options...)
+		l, err := New(client, quota, options...)
 		switch {
 		case err != nil:
 			return nil, err
@@ -33,45 +33,45 @@ func NewLimits(conn *Conn, rates string, options ...Option) (*Limits, error) {
 	return limits, nil
 }
 
-// Open returns a limiter of one rate such as "100/minute", as [ParseQuota] reads it. The Conn is the limiter's own: its
-// Close closes it, and so does an error.
-func Open(conn *Conn, rate string, options ...Option) (*Limiter, error) {
+// Open returns a limiter of one rate such as "100/minute", as [ParseQuota] reads it. The Client is the limiter's own:
+// its Close closes it, and so does an error.
+func Open(client *Client, rate string, options ...Option) (*Limiter, error) {
 	quota, err := ParseQuota(rate)
 	var l *Limiter
 	if err == nil {
-		l, err = New(conn, quota, options...)
+		l, err = New(client, quota, options...)
 	}
 	if err != nil {
-		closeOwned(conn)
+		closeOwned(client)
 		return nil, err
 	}
-	l.owned = conn
+	l.owned = client
 	return l, nil
 }
 
-// OpenLimits returns several rates, as [NewLimits] does. The Conn is theirs, as [Open] has it.
-func OpenLimits(conn *Conn, rates string, options ...Option) (*Limits, error) {
-	l, err := NewLimits(conn, rates, options...)
+// OpenLimits returns several rates, as [NewLimits] does. The Client is theirs, as [Open] has it.
+func OpenLimits(client *Client, rates string, options ...Option) (*Limits, error) {
+	l, err := NewLimits(client, rates, options...)
 	if err != nil {
-		closeOwned(conn)
+		closeOwned(client)
 		return nil, err
 	}
-	l.owned = conn
+	l.owned = client
 	return l, nil
 }
 
-// Close closes the Conn of a limiter that [Open] has made. Others need no end.
+// Close closes the Client of a limiter that [Open] has made. Others need no end.
 func (l *Limiter) Close() error { return closeOwned(l.owned) }
 
-// Close closes the Conn of rates that [OpenLimits] has made. Others need no end.
+// Close closes the Client of rates that [OpenLimits] has made. Others need no end.
 func (l *Limits) Close() error { return closeOwned(l.owned) }
 
-// closeOwned closes the Conn that was made for a limiter, if there is one.
-func closeOwned(conn *Conn) error {
-	if conn == nil {
+// closeOwned closes the Client that was made for a limiter, if there is one.
+func closeOwned(client *Client) error {
+	if client == nil {
 		return nil
 	}
-	return conn.Close()
+	return client.Close()
 }
 
 // Limiters are those of each rate, in order.
@@ -90,6 +90,9 @@ func keyOfWindow(prefix, key string, window int64) (string, error) {
 
 // requests are n units of each rate.
 func (l *Limits) requests(key string, n int64) ([]Request, error) {
+	if l == nil || len(l.limiters) == 0 {
+		return nil, errNotMade
+	}
 	requests := make([]Request, len(l.limiters))
 	for i, one := range l.limiters {
 		name, err := keyOfWindow(one.prefix, key, one.quota.window)
@@ -132,6 +135,9 @@ func (l *Limits) Record(ctx context.Context, key string, n int64) (Decisions, er
 
 func (l *Limits) each(key string, n int64, ask func(Request) (Decision, error)) (Decisions, error) {
 	requests, err := l.requests(key, n)
+	if err != nil {
+		return Decisions{}, err
+	}
 	decisions := Decisions{Allowed: true}
 	for _, r := range requests {
 		d, err := ask(r)
@@ -141,7 +147,7 @@ func (l *Limits) each(key string, n int64, ask func(Request) (Decision, error)) 
 		decisions.Each = append(decisions.Each, d)
 		decisions.Allowed = decisions.Allowed && d.Allowed()
 	}
-	return decisions, err
+	return decisions, nil
 }
 
 // Refund gives back up to n units of each rate, the newest first; how many units of each were given back.

@@ -11,10 +11,11 @@ func clock() int64 { return began.UnixMilli() + now().Milliseconds() }
 
 // windows are those of this process: for limits without a server, and for the time that it does not answer.
 type windows struct {
-	number int64 // no two have the same
-	seed   maphash.Seed
-	most   int // keys of a shard
-	shards [shards]windowShard
+	number  int64 // no two have the same
+	seed    maphash.Seed
+	most    int           // keys of a shard
+	evicted *atomic.Int64 // keys that were forgotten while they still counted
+	shards  [shards]windowShard
 }
 
 type windowShard struct {
@@ -25,8 +26,8 @@ type windowShard struct {
 
 var numbers atomic.Int64
 
-func newWindows(most int64) *windows {
-	return &windows{number: numbers.Add(1), seed: maphash.MakeSeed(), most: int(max(1, most/shards))}
+func newWindows(most int64, evicted *atomic.Int64) *windows {
+	return &windows{number: numbers.Add(1), seed: maphash.MakeSeed(), most: int(max(1, most/shards)), evicted: evicted}
 }
 
 // lock is what a key holds, for one goroutine alone, until it unlocks the shard.
@@ -43,10 +44,28 @@ func (w *windows) entry(shard uint64, key string) *entry {
 	s := &w.shards[shard]
 	e, ok := s.entries.get(key)
 	if !ok {
+		w.makeRoom(s)
 		e = new(entry)
 		s.entries.put(key, e, w.most)
 	}
 	return e
+}
+
+// makeRoom forgets keys that were used longest ago. Those that are blocked stay, up to half of all.
+func (w *windows) makeRoom(s *windowShard) {
+	at := clock()
+	for pinned := 0; s.entries.len() >= w.most; {
+		oldest := s.entries.oldest
+		if at < oldest.value.blockedUntil && pinned < w.most/2 {
+			pinned++
+			s.entries.renew(oldest)
+			continue
+		}
+		if at < max(oldest.value.counts.end(), oldest.value.blockedUntil) {
+			w.evicted.Add(1)
+		}
+		s.entries.remove(oldest.key)
+	}
 }
 
 func (w *windows) forget(key string) {

@@ -34,7 +34,12 @@ func Named(name string, part Part) Part {
 }
 
 // Limited gives a part a limit of so many units in place of its limiter's: for limits that depend on who asks.
-func Limited(limit int64, part Part) Part { return part.withLimit(limit) }
+func Limited(limit int64, part Part) Part {
+	if part == nil {
+		return nil // which Admit refuses
+	}
+	return part.withLimit(limit)
+}
 
 func (p *namedPart) withLimit(n int64) Part { return &namedPart{p.Part.withLimit(n), p.label} }
 
@@ -57,7 +62,12 @@ type budgetRequest struct {
 // Request is n units of a budget, for Admit.
 func (b *Budget) Request(key string, n int64) Part { return &budgetRequest{b, key, n} }
 
-func (r Request) asked() asker                { return r.limiter.asker }
+func (r Request) asked() asker {
+	if r.limiter == nil {
+		return asker{}
+	}
+	return r.limiter.asker
+}
 func (r Request) name() string                { return r.limiter.prefix + r.key }
 func (r Request) units() int64                { return r.cost }
 func (r Request) limited() int64              { return r.limiter.quota.limit }
@@ -111,7 +121,12 @@ func (r Request) correct(ctx context.Context, more int64, age time.Duration) (in
 	return -given, err
 }
 
-func (r *budgetRequest) asked() asker                { return r.budget.asker }
+func (r *budgetRequest) asked() asker {
+	if r.budget == nil {
+		return asker{}
+	}
+	return r.budget.asker
+}
 func (r *budgetRequest) name() string                { return r.budget.prefix + r.key }
 func (r *budgetRequest) units() int64                { return r.cost }
 func (r *budgetRequest) limited() int64              { return r.budget.limit }
@@ -155,7 +170,12 @@ func (r *budgetRequest) correct(ctx context.Context, more int64, _ time.Duration
 	return -given, err
 }
 
-func (r *holdRequest) asked() asker   { return r.holds.asker }
+func (r *holdRequest) asked() asker {
+	if r.holds == nil {
+		return asker{}
+	}
+	return r.holds.asker
+}
 func (r *holdRequest) name() string   { return r.holds.prefix + r.key }
 func (r *holdRequest) units() int64   { return r.cost }
 func (r *holdRequest) limited() int64 { return r.holds.limit }

@@ -57,9 +57,9 @@ func TestRatesAsText(t *testing.T) {
 }
 
 func TestLimits(t *testing.T) {
-	byAll(t, func(t *testing.T, conn *Conn) {
-		limits := must(NewLimits(conn, "5/hour; 3/minute", Prefix("limits:"), Timeout(20*time.Second), OnFailure(Error),
-			Mode(direct(conn))))
+	byAll(t, func(t *testing.T, client *Client) {
+		limits := must(NewLimits(client, "5/hour; 3/minute", Prefix("limits:"), Timeout(20*time.Second), OnFailure(FailError),
+			Mode(direct(client))))
 		k := key()
 		left := func(d Decisions) (all []int64) {
 			for _, each := range d.Each {
@@ -86,9 +86,9 @@ func TestLimits(t *testing.T) {
 		if d := must(limits.AllowN(background, k, 2)); d.Allowed || d.RetryAfter() <= 0 {
 			t.Errorf("%+v", d)
 		}
-		if conn != nil { // each window is a key of its own
+		if client != nil { // each window is a key of its own
 			for _, window := range []string{"3600000", "60000"} {
-				if n := ask(t, conn, "EXISTS", "limits:{"+k+"}:"+window); n != int64(1) {
+				if n := ask(t, client, "EXISTS", "limits:{"+k+"}:"+window); n != int64(1) {
 					t.Errorf("%s: %v", window, n)
 				}
 			}
@@ -121,7 +121,8 @@ func TestLimits(t *testing.T) {
 }
 
 func TestOpen(t *testing.T) {
-	l := must(Open(NewConn(Server{Addr: address(t, "main")}), "2/minute", Timeout(20*time.Second), OnFailure(Error)))
+	client := must(NewClient(Server{Addr: address(t, "main")}))
+	l := must(Open(client, "2/minute", Timeout(20*time.Second), OnFailure(FailError)))
 	k := key()
 	for _, granted := range []bool{true, true, false} {
 		if d := must(l.Allow(background, k)); d.Allowed() != granted {
@@ -137,13 +138,13 @@ func TestOpen(t *testing.T) {
 		t.Error(err)
 	}
 	for rate, option := range map[string]Option{"2": Name("a"), "2/minute": Timeout(-1)} {
-		conn := NewConn(Server{Addr: "127.0.0.1:1"})
-		if _, err := Open(conn, rate, option); !errors.Is(err, ErrArgument) || conn.ctx.Err() == nil {
+		client := must(NewClient(Server{Addr: "127.0.0.1:1"}))
+		if _, err := Open(client, rate, option); !errors.Is(err, ErrArgument) || client.ctx.Err() == nil {
 			t.Error(rate, err)
 		}
 	}
-	conn := server(t)
-	if err := must(New(conn, Quota{Limit: 1, Window: time.Second})).Close(); err != nil || conn.ctx.Err() != nil {
+	client = dial(t)
+	if err := must(New(client, Quota{Limit: 1, Window: time.Second})).Close(); err != nil || client.ctx.Err() != nil {
 		t.Error("it closed what it had not opened")
 	}
 }

@@ -166,4 +166,9 @@ func parseInt(digits []byte) (int64, error) {
 
 var errBroken = fmt.Errorf("the server does not speak the protocol of Redis")
 
-func unexpected(reply any) error { return RefusedError(fmt.Sprintf("unexpected reply: %.200v", reply)) }
+// unexpected is the failure of a reply that is not understood. What it may have granted is undone where that is
+// possible.
+func unexpected(reply any) error {
+	text := "the reply is not understood: " + quoted(fmt.Sprint(reply))
+	return &unavailable{text: text, reason: reasonBadReply, sent: true}
+}

@@ -57,7 +57,7 @@ func FuzzReplies(f *testing.F) {
 				return
 			}
 			if text, ok := reply.(serverError); ok {
-				_ = reasonOf(text.Error())
+				_ = reasonOfReply(string(text))
 				if err := understood(text); err == nil || errors.Is(err, ErrArgument) {
 					t.Error(err)
 				}

@@ -21,38 +21,38 @@ func byBoth(t *testing.T, test func(t *testing.T, addr string)) {
 	}
 }
 
-// scriptFirst is a Conn that asks the script first, though the server has the module.
-func scriptFirst(t *testing.T, transport Server) *Conn {
+// scriptFirst is a Client that asks the script first, though the server has the module.
+func scriptFirst(t *testing.T, transport Server) *Client {
 	t.Helper()
-	conn := connect(t, transport)
-	l := must(conn.primaryAt(transport)).current()
-	<-l.ready
-	l.adapt(func(d *dialect) { d.byScript = true })
-	return conn
+	client := connect(t, transport)
+	cn := must(must(client.serverAt(transport)).place(background, now()+20*time.Second))
+	<-cn.ready
+	cn.adapt(func(d *dialect) { d.byScript = true })
+	return client
 }
 
 // ask is the reply to another command.
-func ask(t *testing.T, conn *Conn, words ...string) any {
+func ask(t *testing.T, client *Client, words ...string) any {
 	t.Helper()
-	return must(conn.ask(background, other(words[min(1, len(words)-1)], words...), asking{timeout: 20 * time.Second}))
+	return must(client.ask(background, other(words[min(1, len(words)-1)], words...), asking{timeout: 20 * time.Second}))
 }
 
-func holding(t *testing.T, conn *Conn, limit int64, options ...Option) *Holds {
+func holding(t *testing.T, client *Client, limit int64, options ...Option) *Holds {
 	t.Helper()
-	options = append([]Option{Timeout(20 * time.Second), OnFailure(Error)}, options...)
-	return must(NewHolds(conn, limit, time.Minute, options...))
+	options = append([]Option{Timeout(20 * time.Second), OnFailure(FailError)}, options...)
+	return must(NewHolds(client, limit, time.Minute, options...))
 }
 
 func TestScriptDecidesTheSame(t *testing.T) {
-	conn := connect(t, Server{Addr: address(t, "bare")})
-	l := limiter(t, conn, 3)
+	client := connect(t, Server{Addr: address(t, "bare")})
+	l := limiter(t, client, 3)
 	k := key()
 	for want := range 5 {
 		if d := must(l.Allow(background, k)); d.Allowed() != (want < 3) {
 			t.Errorf("%d: %+v", want, d)
 		}
 	}
-	if state := conn.Servers()[0]; state.Backend != "script" {
+	if state := client.Servers()[0]; state.Backend != "script" {
 		t.Errorf("%+v", state)
 	}
 	if n := must(l.Refund(background, k, 1)); n != 1 {
@@ -61,8 +61,8 @@ func TestScriptDecidesTheSame(t *testing.T) {
 	if d := must(l.AllowN(background, k, 1)); !d.Allowed() {
 		t.Errorf("%+v", d)
 	}
-	ask(t, conn, "SCRIPT", "FLUSH")
-	if hold := must(holding(t, conn, 1).TryAcquire(background, "after the server has lost it")); hold.Token == 0 {
+	ask(t, client, "SCRIPT", "FLUSH")
+	if hold := must(holding(t, client, 1).TryAcquire(background, "after the server has lost it")); hold.Token == 0 {
 		t.Errorf("%+v", hold)
 	}
 	ctx, cancel := context.WithTimeout(background, 5*time.Second)
@@ -75,8 +75,8 @@ func TestScriptDecidesTheSame(t *testing.T) {
 // First come, first served: who has released is behind all that wait already.
 func TestHoldsInLine(t *testing.T) {
 	byBoth(t, func(t *testing.T, addr string) {
-		conn := connect(t, Server{Addr: addr})
-		holds, k := holding(t, conn, 1), key()
+		client := connect(t, Server{Addr: addr})
+		holds, k := holding(t, client, 1), key()
 		first := must(holds.Acquire(background, k))
 		var mu sync.Mutex
 		var order []int
@@ -93,7 +93,7 @@ func TestHoldsInLine(t *testing.T) {
 				mu.Unlock()
 				hold.Release()
 			})
-			eventually(t, "one more waits", func() bool { return inLine(conn, k) == i+1 })
+			eventually(t, "one more waits", func() bool { return inLine(client, k) == i+1 })
 		}
 		first.Release()
 		last := must(holds.Acquire(background, k))
@@ -105,23 +105,23 @@ func TestHoldsInLine(t *testing.T) {
 		if want := []int{0, 1, 2, 3, 4, 5, 6, 7, 8, 9}; before != 10 || !reflect.DeepEqual(order, want) {
 			t.Errorf("%d before who released, in order %v", before, order)
 		}
-		if n := inLine(conn, k); n != 0 {
+		if n := inLine(client, k); n != 0 {
 			t.Errorf("%d wait still", n)
 		}
 	})
 }
 
-func inLine(conn *Conn, key string) int {
-	conn.waits.mu.Lock()
-	defer conn.waits.mu.Unlock()
-	return len(conn.waits.lines[key])
+func inLine(client *Client, key string) int {
+	client.waits.mu.Lock()
+	defer client.waits.mu.Unlock()
+	return len(client.waits.lines[key])
 }
 
 // A caller that waits may go at any moment: nothing is held then, and the next has its turn.
 func TestWaitsForHoldsAreCancelled(t *testing.T) {
 	byBoth(t, func(t *testing.T, addr string) {
-		conn := connect(t, Server{Addr: addr})
-		holds, k := holding(t, conn, 2), key()
+		client := connect(t, Server{Addr: addr})
+		holds, k := holding(t, client, 2), key()
 		var waiting sync.WaitGroup
 		var granted, most, cancelled atomic.Int64
 		for range 40 {
@@ -155,14 +155,14 @@ func TestWaitsForHoldsAreCancelled(t *testing.T) {
 		eventually(t, "all is released", func() bool { return len(must(holds.Holders(background, k, 10))) == 0 })
 		soon, cancel := context.WithTimeout(background, time.Second)
 		defer cancel()
-		kept := must(holding(t, conn, 1).Acquire(background, "kept:"+k))
-		if _, err := holding(t, conn, 1).Acquire(soon, "kept:"+k); !errors.Is(err, ErrDenied) {
+		kept := must(holding(t, client, 1).Acquire(background, "kept:"+k))
+		if _, err := holding(t, client, 1).Acquire(soon, "kept:"+k); !errors.Is(err, ErrDenied) {
 			t.Errorf("at the deadline: %v", err)
 		}
 		got := make(chan error)
-		go func() { _, err := holding(t, conn, 1).Acquire(background, "kept:"+k); got <- err }()
-		eventually(t, "one waits", func() bool { return inLine(conn, "kept:"+k) == 1 })
-		conn.Close()
+		go func() { _, err := holding(t, client, 1).Acquire(background, "kept:"+k); got <- err }()
+		eventually(t, "one waits", func() bool { return inLine(client, "kept:"+k) == 1 })
+		client.Close()
 		if err := <-got; !errors.Is(err, ErrClosed) && err != nil {
 			t.Error(err)
 		}
@@ -174,19 +174,19 @@ func TestWaitsForHoldsAreCancelled(t *testing.T) {
 
 // Without the module a wait is a poll; where the server announces changes, a release ends its pause.
 func TestReleasesAreHeardOf(t *testing.T) {
-	conn := connect(t, Server{Addr: address(t, "bare")})
-	l, k := limiter(t, conn, 1), key()
+	client := connect(t, Server{Addr: address(t, "bare")})
+	l, k := limiter(t, client, 1), key()
 	must(l.Allow(background, "rate:"+k))
 	eventually(t, "tracking", func() bool {
 		return must(l.Allow(background, "rate:"+k)).Source == FromCache
 	})
 	hold := must(holding(t, connect(t, Server{Addr: address(t, "bare")}), 1).TryAcquire(background, k))
 	got := make(chan *Hold)
-	go func() { got <- must(holding(t, conn, 1).Acquire(background, k)) }()
+	go func() { got <- must(holding(t, client, 1).Acquire(background, k)) }()
 	watched := func() chan struct{} {
-		conn.waits.mu.Lock()
-		defer conn.waits.mu.Unlock()
-		return conn.waits.changes[k]
+		client.waits.mu.Lock()
+		defer client.waits.mu.Unlock()
+		return client.waits.changes[k]
 	}
 	eventually(t, "the key is watched", func() bool { return watched() != nil })
 	changed := watched()
@@ -201,13 +201,13 @@ func TestReleasesAreHeardOf(t *testing.T) {
 }
 
 // scenario uses keys of each kind, by turns over two connections, as a fleet does of which half knows of the module.
-func scenario(t *testing.T, k string, conns ...*Conn) {
+func scenario(t *testing.T, k string, conns ...*Client) {
 	t.Helper()
 	at := 0
-	next := func() *Conn { at++; return conns[at%len(conns)] }
-	rates := func() *Limiter { return limiter(t, next(), 10, Prefix("rate:"), Mode(Direct)) }
+	next := func() *Client { at++; return conns[at%len(conns)] }
+	rates := func() *Limiter { return limiter(t, next(), 10, Prefix("rate:"), Direct) }
 	budget := func() *Budget {
-		return must(NewBudget(next(), 100, Yearly(time.January, 1), nil, Timeout(20*time.Second), OnFailure(Error),
+		return must(NewBudget(next(), 100, Yearly(time.January, 1), nil, Timeout(20*time.Second), OnFailure(FailError),
 			Prefix("budget:")))
 	}
 	for left := int64(9); left >= 4; left-- {
@@ -242,9 +242,9 @@ func scenario(t *testing.T, k string, conns ...*Conn) {
 		t.Errorf("%d are held still", n)
 	}
 	for left := int64(3); left >= 2; left-- {
-		conn := next()
-		a := must(Admit(background, []Part{limiter(t, conn, 10, Prefix("rate:")).Request(k, 2),
-			holding(t, conn, 1).Request("admitted:"+k, 1)}))
+		client := next()
+		a := must(Admit(background, []Part{limiter(t, client, 10, Prefix("rate:")).Request(k, 2),
+			holding(t, client, 1).Request("admitted:"+k, 1)}))
 		if n, _ := a.Each[0].Remaining(); !a.Allowed || n != left-2 {
 			t.Errorf("%d left, %+v", left, a)
 		}
@@ -269,15 +269,15 @@ func TestTakesOver(t *testing.T) {
 		t.Errorf("%+v", state)
 	}
 	// Keys of the script's, and either client asks first.
-	for _, first := range []*Conn{module, scriptFirst(t, main)} {
+	for _, first := range []*Client{module, scriptFirst(t, main)} {
 		k := key()
 		script := scriptFirst(t, main)
-		l := limiter(t, script, 5, Mode(Direct))
+		l := limiter(t, script, 5, Direct)
 		must(l.AllowN(background, k, 3))
 		hold := must(holding(t, script, 1).TryAcquire(background, "held:"+k))
-		must(limiter(t, first, 5, Mode(Direct)).Peek(background, k)) // the script's by the script
+		must(limiter(t, first, 5, Direct).Peek(background, k)) // the script's by the script
 		before := limiter(t, module, 1).Statistics().TakenOver
-		if n, _ := must(limiter(t, module, 5, Mode(Direct)).Peek(background, k)).Remaining(); n != 2 {
+		if n, _ := must(limiter(t, module, 5, Direct).Peek(background, k)).Remaining(); n != 2 {
 			t.Errorf("%d left", n)
 		}
 		if all := must(holding(t, module, 1).Holders(background, "held:"+k, 10)); len(all) != 1 || all[0].ID != hold.ID ||
@@ -317,7 +317,7 @@ func TestWaitsWhereTheScriptWritesStill(t *testing.T) {
 	}
 	// A policy decides where no server was found in time.
 	nowhere := connect(t, &Cluster{Addrs: []string{"127.0.0.1:1"}})
-	allowed := must(NewHolds(nowhere, 1, time.Minute, OnFailure(Allow)))
+	allowed := must(NewHolds(nowhere, 1, time.Minute, OnFailure(FailAllow)))
 	if hold := must(allowed.TryAcquire(background, k)); hold.Source != FromFailure {
 		t.Errorf("%+v", hold)
 	}
@@ -330,13 +330,13 @@ func TestGivesBackWhatWasTakenOver(t *testing.T) {
 	k := key()
 	cmd := allowCommand(k, &demand{quota{10, 60_000, 5000, false}, 4, false}, 0)
 	asked := &call{command: cmd, timeout: 20 * time.Second, done: make(chan struct{})}
-	asked.owner = must(script.primaryAt(main))
-	asked.owner.current().add(asked)
+	asked.owner = must(script.serverAt(main))
+	must(asked.owner.place(background, now()+20*time.Second)).add(asked)
 	<-asked.done
 	if n, _ := must(limiter(t, module, 10).Peek(background, k)).Remaining(); n != 6 {
 		t.Errorf("%d left", n)
 	}
-	script.late(asked, true)
+	script.late(asked, nil)
 	eventually(t, "given back", func() bool {
 		n, _ := must(limiter(t, module, 10).Peek(background, k)).Remaining()
 		return n == 10
@@ -348,9 +348,9 @@ func TestWhatIsRefusedStays(t *testing.T) {
 	module, script := connect(t, main), scriptFirst(t, main)
 	k := key()
 	ask(t, module, "SET", k, "somebody's")
-	for _, conn := range []*Conn{module, script} {
+	for _, client := range []*Client{module, script} {
 		var refused RefusedError
-		if _, err := limiter(t, conn, 1).Allow(background, k); !errors.As(err, &refused) ||
+		if _, err := limiter(t, client, 1).Allow(background, k); !errors.As(err, &refused) ||
 			!strings.HasPrefix(err.Error(), "WRONGTYPE ") {
 			t.Error(err)
 		}
@@ -369,7 +369,7 @@ func TestWhatIsRefusedStays(t *testing.T) {
 	}
 	// Without a right.
 	k = key()
-	l := limiter(t, scriptFirst(t, main), 5, Mode(Direct))
+	l := limiter(t, scriptFirst(t, main), 5, Direct)
 	must(l.AllowN(background, k, 3))
 	before := ask(t, module, "DUMP", k)
 	user := key()
@@ -408,8 +408,8 @@ func TestModuleIsTooOld(t *testing.T) {
 		}
 		return noReply
 	})
-	conn := connect(t, Server{Addr: addr})
-	l, holds := limiter(t, conn, 5, Mode(Direct)), holding(t, conn, 1)
+	client := connect(t, Server{Addr: addr})
+	l, holds := limiter(t, client, 5, Direct), holding(t, client, 1)
 	for range 3 {
 		_, err := holds.TryAcquire(background, key())
 		if !errors.Is(err, ErrModuleMissing) || !strings.Contains(err.Error(), "too old for SWLIMIT.HOLD") {
@@ -419,7 +419,7 @@ func TestModuleIsTooOld(t *testing.T) {
 			t.Errorf("%+v", d)
 		}
 	}
-	if state := conn.Servers()[0]; state.Backend != "module" || looks.Load() != 1 || scripts.Load() != 0 {
+	if state := client.Servers()[0]; state.Backend != "module" || looks.Load() != 1 || scripts.Load() != 0 {
 		t.Errorf("%+v, asked for a module %d times, and for the script %d times", state, looks.Load(), scripts.Load())
 	}
 }
@@ -427,15 +427,15 @@ func TestModuleIsTooOld(t *testing.T) {
 // The module comes while requests are under way: none notices.
 func TestModuleIsLoadedMeanwhile(t *testing.T) {
 	late := Server{Addr: address(t, "late")}
-	conns := []*Conn{connect(t, late), connect(t, late)}
+	conns := []*Client{connect(t, late), connect(t, late)}
 	k := key()
 	var granted, tokens atomic.Int64
 	var over atomic.Bool
 	var running sync.WaitGroup
 	for i := range 20 {
 		running.Go(func() {
-			conn := conns[i%len(conns)]
-			l, holds := limiter(t, conn, 100_000), holding(t, conn, 2)
+			client := conns[i%len(conns)]
+			l, holds := limiter(t, client, 100_000), holding(t, client, 2)
 			for n := 0; n < 30 || !over.Load(); n++ {
 				d, err := l.AllowN(background, k, 2)
 				if err == nil {
@@ -463,8 +463,8 @@ func TestModuleIsLoadedMeanwhile(t *testing.T) {
 	eventually(t, "the script has held", func() bool { return tokens.Load() > 50 })
 	ask(t, conns[0], "MODULE", "LOAD", os.Getenv("SWLIMIT_MODULE"))
 	taken := func() (n int64) {
-		for _, conn := range conns {
-			n += conn.takenOver.Load()
+		for _, client := range conns {
+			n += client.takenOver.Load()
 		}
 		return n
 	}
@@ -484,9 +484,9 @@ func TestModuleIsLoadedMeanwhile(t *testing.T) {
 	eventually(t, "all is released", func() bool {
 		return len(must(holding(t, module, 2).Holders(background, "held:"+k, 10))) == 0
 	})
-	for _, conn := range conns {
-		must(limiter(t, conn, 100_000, Mode(Direct)).Peek(background, k))
-		if state := conn.Servers()[0]; state.Backend != "module" {
+	for _, client := range conns {
+		must(limiter(t, client, 100_000, Direct).Peek(background, k))
+		if state := client.Servers()[0]; state.Backend != "module" {
 			t.Errorf("%+v", state)
 		}
 	}

@@ -5,17 +5,19 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"log/slog"
 	"net"
 	"strconv"
+	"strings"
 	"sync"
 	"time"
 )
 
-// askSentinel is the time between two questions to a sentinel about the primary.
-const askSentinel = time.Second
+const (
+	askSentinel = time.Second     // between two questions to a sentinel about the primary
+	answerAge   = 3 * askSentinel // what a sentinel said longer ago does not count
+)
 
-// A Sentinel is the [Transport] of the primary that sentinels name, for one Conn. All of them announce a new primary,
+// A Sentinel is the [Transport] of the primary that sentinels name, for one Client. All of them announce a new primary,
 // and each is asked once a second. Of several answers the one with the largest config-epoch counts, so that a stale
 // sentinel leads nobody back. On a change the connections to the old primary are closed at once.
 //
@@ -29,17 +31,35 @@ type Sentinel struct {
 	// Sentinels says how to connect to each of them, Server how to connect to the primary: everything but their Addr.
 	Sentinels, Server Server
 
-	lookout
+	search  discovery
 	mu      sync.Mutex
 	primary string
 	epoch   int64
+	named   map[string]naming // by sentinel
+	doubts  bool              // whether the primary is being asked for its role
 }
+
+// A naming is what one sentinel says.
+type naming struct {
+	primary   string
+	epoch     int64
+	sentinels int // it knows, itself included, that it does not call down
+	at        time.Duration
+}
+
+func (s *Sentinel) begin(c *Client) error {
+	s.named = map[string]naming{}
+	return s.search.start(c)
+}
+
+func (s *Sentinel) unavailable(string) {}
+func (s *Sentinel) end()               { s.search.end() }
 
 // Primary is the server that the sentinels name.
 func (s *Sentinel) Primary(ctx context.Context, _ string) (Server, error) {
-	known := s.ready(ctx, func() {
+	known := s.search.ready(ctx, func() {
 		for _, addr := range s.Addrs {
-			s.running.Go(func() { s.follow(addr) })
+			s.search.running.Go(func() { s.follow(addr) })
 		}
 	})
 	if !known {
@@ -59,31 +79,31 @@ func (s *Sentinel) Moved(context.Context, string) (Server, error) {
 func (s *Sentinel) follow(addr string) {
 	server := s.Sentinels.at(addr)
 	switches := make(chan struct{}, 1)
-	s.running.Go(func() {
-		for s.ctx.Err() == nil {
-			_ = server.converse(s.ctx, func(conn net.Conn, r *bufio.Reader) error {
+	s.search.running.Go(func() {
+		for s.search.ctx.Err() == nil {
+			_ = server.converse(s.search.ctx, func(conn net.Conn, r *bufio.Reader) error {
 				return s.listen(conn, r, switches)
 			})
-			sleep(s.ctx, askSentinel)
+			sleep(s.search.ctx, askSentinel)
 		}
 	})
 	ticker := time.NewTicker(askSentinel)
 	defer ticker.Stop()
-	for s.ctx.Err() == nil {
-		_ = server.converse(s.ctx, func(conn net.Conn, r *bufio.Reader) error {
+	for s.search.ctx.Err() == nil {
+		_ = server.converse(s.search.ctx, func(conn net.Conn, r *bufio.Reader) error {
 			for {
-				if err := s.ask(conn, r); err != nil {
+				if err := s.ask(addr, conn, r); err != nil {
 					return err
 				}
 				select {
 				case <-switches:
 				case <-ticker.C:
-				case <-s.ctx.Done():
-					return s.ctx.Err()
+				case <-s.search.ctx.Done():
+					return s.search.ctx.Err()
 				}
 			}
 		})
-		sleep(s.ctx, askSentinel)
+		sleep(s.search.ctx, askSentinel)
 	}
 }
 
@@ -104,42 +124,98 @@ func (s *Sentinel) listen(conn net.Conn, r *bufio.Reader, switches chan<- struct
 }
 
 // ask asks for the epoch first: in a failover MASTER says the new one already, and still the old address.
-func (s *Sentinel) ask(conn net.Conn, r *bufio.Reader) error {
+func (s *Sentinel) ask(addr string, conn net.Conn, r *bufio.Reader) error {
 	_ = conn.SetDeadline(time.Now().Add(askSentinel))
 	replies, err := exchange(conn, r, []string{"SENTINEL", "MASTER", s.Name},
-		[]string{"SENTINEL", "GET-MASTER-ADDR-BY-NAME", s.Name})
+		[]string{"SENTINEL", "GET-MASTER-ADDR-BY-NAME", s.Name}, []string{"SENTINEL", "SENTINELS", s.Name})
 	if err != nil {
 		return err
 	}
-	fields, _ := replies[0].([]any)
 	place, _ := replies[1].([]any)
-	for i := 0; i+1 < len(fields) && len(place) == 2; i += 2 {
-		if fields[i] == "config-epoch" {
-			epoch, err := strconv.ParseInt(fmt.Sprint(fields[i+1]), 10, 64)
-			if err != nil {
-				return err
-			}
-			s.found(net.JoinHostPort(fmt.Sprint(place[0]), fmt.Sprint(place[1])), epoch)
+	epoch, err := strconv.ParseInt(fmt.Sprint(helloOf(replies[0], "config-epoch")), 10, 64)
+	if err != nil || len(place) != 2 {
+		return err
+	}
+	others, _ := strconv.Atoi(fmt.Sprint(helloOf(replies[0], "num-other-sentinels")))
+	all, _ := replies[2].([]any)
+	for _, each := range all {
+		if flags, _ := helloOf(each, "flags").(string); strings.Contains(flags, "s_down") {
+			others--
 		}
 	}
+	s.found(addr, naming{net.JoinHostPort(fmt.Sprint(place[0]), fmt.Sprint(place[1])), epoch, 1 + others, now()})
 	return nil
 }
 
-func (s *Sentinel) found(primary string, epoch int64) {
+// found hears what a sentinel says. A larger epoch is followed, an equal one is no news, and a smaller one is where all
+// sentinels have begun again.
+func (s *Sentinel) found(sentinel string, says naming) {
 	s.mu.Lock()
 	before := s.primary
-	if epoch >= s.epoch {
-		s.primary, s.epoch = primary, epoch
+	s.named[sentinel] = says
+	switch {
+	case before == "" || says.epoch > s.epoch:
+		s.primary, s.epoch = says.primary, says.epoch
+	case says.epoch < s.epoch && says.primary != before && !s.doubts && s.agree(says.primary):
+		s.doubts = true
+		s.search.running.Go(func() { s.beginAgain(before, says) })
 	}
 	changed := s.primary != before
 	s.mu.Unlock()
-	if !changed {
-		return
+	s.changed(before, says.primary, changed)
+}
+
+func (s *Sentinel) changed(before, primary string, isChange bool) {
+	switch {
+	case !isChange:
+	case before == "":
+		close(s.search.known)
+	default:
+		s.search.client.log().Warn("another server is the primary", "event", "primary", "name", s.Name, "primary",
+			primary, "was", before)
+		s.search.client.leave(before)
 	}
-	if before == "" {
-		close(s.known)
-		return
+}
+
+// agree tells whether a majority of all sentinels name one address. s.mu is held.
+func (s *Sentinel) agree(primary string) bool {
+	all, agree := len(s.Addrs), 0
+	for _, each := range s.named {
+		if now()-each.at > answerAge {
+			continue
+		}
+		all = max(all, each.sentinels)
+		if each.primary == primary {
+			agree++
+		}
 	}
-	slog.Warn("swlimit: another server is the primary", "name", s.Name, "primary", primary, "was", before)
-	s.left(before)
+	return agree > all/2
+}
+
+// beginAgain follows a primary of a smaller epoch where the one that is known is none, or cannot be reached.
+func (s *Sentinel) beginAgain(before string, says naming) {
+	follows := !s.isPrimary(before) && s.isPrimary(says.primary)
+	s.mu.Lock()
+	s.doubts = false
+	follows = follows && s.primary == before && s.agree(says.primary)
+	if follows {
+		s.primary, s.epoch = says.primary, says.epoch
+	}
+	s.mu.Unlock()
+	s.changed(before, says.primary, follows)
+}
+
+// isPrimary asks a server for its role.
+func (s *Sentinel) isPrimary(addr string) bool {
+	asking, cancel := context.WithTimeout(s.search.ctx, askSentinel)
+	defer cancel()
+	var role []any
+	err := s.Server.at(addr).converse(asking, func(conn net.Conn, r *bufio.Reader) error {
+		replies, err := exchange(conn, r, []string{"ROLE"})
+		if err == nil {
+			role, _ = replies[0].([]any)
+		}
+		return err
+	})
+	return err == nil && len(role) > 0 && role[0] == "master"
 }

@@ -16,8 +16,8 @@ import (
 
 func TestKnownDenials(t *testing.T) {
 	for _, name := range []string{"main", "bare"} {
-		conn := connect(t, Server{Addr: address(t, name)})
-		l, other := limiter(t, conn, 1), limiter(t, connect(t, Server{Addr: address(t, name)}), 1, Mode(Direct))
+		client := connect(t, Server{Addr: address(t, name)})
+		l, other := limiter(t, client, 1), limiter(t, connect(t, Server{Addr: address(t, name)}), 1, Direct)
 		k := key()
 		must(l.Allow(background, k))
 		eventually(t, "known to be denied", func() bool {
@@ -38,13 +38,13 @@ func TestKnownDenials(t *testing.T) {
 
 // A look is two commands: behind the fourth denial, and not behind three.
 func TestFewDenialsAreNotLookedUp(t *testing.T) {
-	conn := server(t)
-	l, k := limiter(t, conn, 1), key()
+	client := dial(t)
+	l, k := limiter(t, client, 1), key()
 	looks := func() bool {
-		p := must(conn.primary(background, k, 0))
+		p := must(client.primary(background, k, 0))
 		p.tracker.mu.Lock()
 		defer p.tracker.mu.Unlock()
-		return p.tracker.link != nil || p.tracker.opening != nil || len(p.tracker.looking) > 0
+		return p.tracker.connection != nil || p.tracker.opening != nil || len(p.tracker.looking) > 0
 	}
 	for range 4 {
 		if d := must(l.Allow(background, k)); d.Source != FromServer || looks() {
@@ -56,8 +56,8 @@ func TestFewDenialsAreNotLookedUp(t *testing.T) {
 }
 
 func TestWait(t *testing.T) {
-	conn := server(t)
-	l, err := New(conn, Quota{Limit: 1, Window: 300 * time.Millisecond}, Timeout(20*time.Second), OnFailure(Error))
+	client := dial(t)
+	l, err := New(client, Quota{Limit: 1, Window: 300 * time.Millisecond}, Timeout(20*time.Second), OnFailure(FailError))
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -67,7 +67,7 @@ func TestWait(t *testing.T) {
 			t.Fatal(err)
 		}
 	}
-	slow := limiter(t, conn, 1)
+	slow := limiter(t, client, 1)
 	must(slow.Allow(background, "slow:"+k))
 	ctx, cancel := context.WithTimeout(background, 5*time.Second) // of which nothing is waited for
 	defer cancel()
@@ -82,8 +82,8 @@ func TestWait(t *testing.T) {
 }
 
 func TestWaitsInLine(t *testing.T) {
-	conn := server(t)
-	l := limiter(t, conn, 1)
+	client := dial(t)
+	l := limiter(t, client, 1)
 	k := key()
 	must(l.Allow(background, k))
 	var waiting sync.WaitGroup
@@ -110,8 +110,8 @@ func TestHolds(t *testing.T) {
 
 func testHolds(t *testing.T, addr string) {
 	t.Parallel()
-	conn := connect(t, Server{Addr: addr})
-	holds, err := NewHolds(conn, 2, 3*time.Second, Timeout(20*time.Second), OnFailure(Error))
+	client := connect(t, Server{Addr: addr})
+	holds, err := NewHolds(client, 2, 3*time.Second, Timeout(20*time.Second), OnFailure(FailError))
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -125,7 +125,7 @@ func testHolds(t *testing.T, addr string) {
 	}
 	got := make(chan *Hold)
 	go func() { got <- must(holds.Acquire(background, k)) }()
-	eventually(t, "waits", func() bool { return inLine(conn, k) == 1 })
+	eventually(t, "waits", func() bool { return inLine(client, k) == 1 })
 	first.Release()
 	first.Release()
 	third := <-got
@@ -223,8 +223,8 @@ func TestCancelled(t *testing.T) {
 // testCancelled asks through one Transport, and counts through another; lost is how many replies were lost on the way.
 func testCancelled(t *testing.T, through, direct Transport, parallel int, lost func() int64) {
 	t.Helper()
-	conn := NewConn(through)
-	l := limiter(t, conn, 1_000_000, Mode(Direct))
+	client := must(NewClient(through))
+	l := limiter(t, client, 1_000_000, Direct)
 	k := key()
 	var granted, unknown, sent, cancelled atomic.Int64
 	var running sync.WaitGroup
@@ -250,8 +250,8 @@ func testCancelled(t *testing.T, through, direct Transport, parallel int, lost f
 		})
 	}
 	running.Wait()
-	conn.Close()
-	left, _ := must(limiter(t, connect(t, direct), 1_000_000, Mode(Direct)).Peek(background, k)).Remaining()
+	client.Close()
+	left, _ := must(limiter(t, connect(t, direct), 1_000_000, Direct).Peek(background, k)).Remaining()
 	counted := 1_000_000 - left
 	// Of what a lost connection leaves in doubt nobody knows, cancelled or not.
 	if counted > sent.Load() || counted < granted.Load() || lost() == 0 && counted != granted.Load() {
@@ -269,11 +269,11 @@ func TestNothingIsLeft(t *testing.T) {
 		_ = pprof.Lookup("goroutine").WriteTo(&stacks, 1)
 		return stacks.String()
 	}
-	eventually(t, "other tests are over", func() bool { return !strings.Contains(running(), "(*link)") })
-	conn := NewConn(Server{Addr: address(t, "main")})
-	l := limiter(t, conn, 1)
-	holds := must(NewHolds(conn, 5, time.Minute, Timeout(20*time.Second)))
-	if strings.Contains(running(), "(*link)") {
+	eventually(t, "other tests are over", func() bool { return !strings.Contains(running(), "(*connection)") })
+	client := must(NewClient(Server{Addr: address(t, "main")}))
+	l := limiter(t, client, 1)
+	holds := must(NewHolds(client, 5, time.Minute, Timeout(20*time.Second)))
+	if strings.Contains(running(), "(*connection)") {
 		t.Error("a goroutine before the first use")
 	}
 	k := key()
@@ -281,18 +281,18 @@ func TestNothingIsLeft(t *testing.T) {
 		must(l.Allow(background, k))
 	}
 	hold := must(holds.TryAcquire(background, "holds:"+k))
-	conn.Close()
-	conn.Close()
+	client.Close()
+	client.Close()
 	<-hold.Done()
 	eventually(t, "no goroutine is left", func() bool {
 		stacks := running()
-		return !strings.Contains(stacks, "(*link)") && !strings.Contains(stacks, "(*tracker)") &&
-			!strings.Contains(stacks, "(*renewer)") && !strings.Contains(stacks, "(*primary)")
+		return !strings.Contains(stacks, "(*connection)") && !strings.Contains(stacks, "(*tracker)") &&
+			!strings.Contains(stacks, "(*renewer)") && !strings.Contains(stacks, "(*server)")
 	})
 	if _, err := l.Allow(background, k+"2"); !errors.Is(err, ErrClosed) {
 		t.Error(err)
 	}
-	if n := len(must(must(NewHolds(server(t), 5, time.Minute)).Holders(background, "holds:"+k, 10))); n != 0 {
+	if n := len(must(must(NewHolds(dial(t), 5, time.Minute)).Holders(background, "holds:"+k, 10))); n != 0 {
 		t.Errorf("%d held still", n)
 	}
 }
@@ -310,18 +310,18 @@ func TestAway(t *testing.T) {
 	}
 	closed.Close()
 	for _, addr := range []string{silent.Addr().String(), closed.Addr().String()} {
-		for policy, want := range map[Decider]int64{Local: 1, Allow: 1, Deny: 0} {
-			conn := connect(t, Server{Addr: addr})
-			l := must(New(conn, Quota{Limit: 10, Window: time.Minute}, OnFailure(policy)))
+		for policy, want := range map[FailurePolicy]int64{FailLocal: 1, FailAllow: 1, FailDeny: 0} {
+			client := connect(t, Server{Addr: addr})
+			l := must(New(client, Quota{Limit: 10, Window: time.Minute}, OnFailure(policy)))
 			began := time.Now()
 			d := must(l.Allow(background, "k"))
 			if d.Granted != want || d.Source != FromFailure {
 				t.Errorf("%s: %+v", policy, d)
 			}
-			if _, known := d.Remaining(); known != (policy == Local) {
+			if _, known := d.Remaining(); known != (policy == FailLocal) {
 				t.Errorf("%s: %+v", policy, d)
 			}
-			if policy == Local {
+			if policy == FailLocal {
 				if d := must(l.Allow(background, "k")); d.Allowed() {
 					t.Errorf("one of ten is this process's: %+v", d)
 				}
@@ -330,16 +330,16 @@ func TestAway(t *testing.T) {
 				t.Errorf("waited for %v", took)
 			}
 		}
-		conn := connect(t, Server{Addr: addr})
-		l := must(New(conn, Quota{Limit: 10, Window: time.Minute}, OnFailure(Error)))
+		client := connect(t, Server{Addr: addr})
+		l := must(New(client, Quota{Limit: 10, Window: time.Minute}, OnFailure(FailError)))
 		eventually(t, "the breaker opens", func() bool {
 			if _, err := l.Allow(background, "k"); !errors.Is(err, ErrUnavailable) {
 				t.Fatal(err)
 			}
-			return conn.Servers()[0].State == "away"
+			return client.Servers()[0].State == "unavailable"
 		})
-		if reason := conn.Servers()[0].Reason; reason != "refused" && reason != "no_answer" {
-			t.Errorf("%+v", conn.Servers())
+		if reason := client.Servers()[0].Reason; reason != "refused" && reason != "no_answer" {
+			t.Errorf("%+v", client.Servers())
 		}
 	}
 }
@@ -347,23 +347,23 @@ func TestAway(t *testing.T) {
 func TestComesBack(t *testing.T) {
 	gone := serve(t, "127.0.0.1:0", func(net.Conn) {})
 	addr := gone.Addr().String()
-	conn := connect(t, Server{Addr: addr})
-	l := must(New(conn, Quota{Limit: 10, Window: time.Minute}, OnFailure(Error)))
+	client := connect(t, Server{Addr: addr})
+	l := must(New(client, Quota{Limit: 10, Window: time.Minute}, OnFailure(FailError)))
 	k := key()
 	eventually(t, "away", func() bool {
 		_, _ = l.Allow(background, k)
-		return conn.Servers()[0].State == "away"
+		return client.Servers()[0].State == "unavailable"
 	})
 	gone.Close()
 	serve(t, addr, (&relay{to: address(t, "main")}).carry)
 	eventually(t, "up again", func() bool {
 		_, err := l.Allow(background, k)
-		return err == nil && conn.Servers()[0].State == "up"
+		return err == nil && client.Servers()[0].State == "up"
 	})
 }
 
 func TestContexts(t *testing.T) {
-	l := limiter(t, server(t), 10)
+	l := limiter(t, dial(t), 10)
 	ctx, cancel := context.WithCancel(background)
 	cancel()
 	k := key()
@@ -380,8 +380,8 @@ func TestContexts(t *testing.T) {
 		t.Fatal(err)
 	}
 	defer silent.Close()
-	conn := connect(t, Server{Addr: silent.Addr().String()})
-	far := must(New(conn, Quota{Limit: 10, Window: time.Minute}, Timeout(time.Hour)))
+	client := connect(t, Server{Addr: silent.Addr().String()})
+	far := must(New(client, Quota{Limit: 10, Window: time.Minute}, Timeout(time.Hour)))
 	soon, cancel := context.WithTimeout(background, 100*time.Millisecond)
 	defer cancel()
 	if d, err := far.Allow(soon, k); err != nil || d.Source != FromFailure {

@@ -3,7 +3,6 @@ package swlimit
 import (
 	"context"
 	"errors"
-	"log/slog"
 	"slices"
 	"time"
 )
@@ -17,8 +16,8 @@ type settlement struct {
 
 // Settle says how many units of each part were really used, in order, without the holds, which end. What was not used
 // goes back; what was used beyond is counted. That happens once, even if replies are lost. It returns what was changed
-// of each; nil where nothing goes back: it was settled before, or the reservation had ended. Without a server, and where
-// OnFailure is Local, it corrects what this process has counted.
+// of each; nil where nothing goes back: it was settled before, or the reservation had ended. Without a server, and
+// where OnFailure is Local, it corrects what this process has counted.
 //
 // ctx ends the wait for that, and not the settlement: it is repeated until the server answers, or the reservation has
 // ended.
@@ -35,16 +34,16 @@ func (a *Admission) Settle(ctx context.Context, used ...int64) ([]int64, error) 
 	}
 }
 
-// SettleSoon is Settle that waits for nothing: Close of the Conn waits for it. Its error is about the arguments; what
+// SettleSoon is Settle that waits for nothing: Close of the Client waits for it. Its error is about the arguments; what
 // fails later is logged.
 func (a *Admission) SettleSoon(used ...int64) error {
 	s, err := a.settle(used)
-	if err != nil || a.conn == nil {
+	if err != nil || a.client == nil {
 		return err
 	}
-	a.conn.spawn(func() {
+	a.client.spawn(func() {
 		if <-s.done; s.err != nil {
-			slog.Warn("swlimit: an admission could not be settled", "key", a.parts[0].name(), "error", s.err)
+			a.client.log().Warn("an admission could not be settled", "key", a.parts[0].name(), "error", s.err)
 		}
 	})
 	return nil
@@ -117,15 +116,15 @@ func (a *Admission) settle(used []int64) (*settlement, error) {
 	first := !a.settled
 	a.settled = true
 	a.mu.Unlock()
-	if first && a.reservation != nil { // nothing else ends it now, as Close of the Conn would
+	if first && a.reservation != nil { // nothing else ends it now, as Close of the Client would
 		a.reservation.once.Do(func() {})
 	}
 	switch {
 	case !first:
 		close(s.done)
-	case a.conn == nil:
+	case a.client == nil:
 		a.run(s, used)
-	case !a.conn.settle(func() { a.run(s, used) }):
+	case !a.client.settle(func() { a.run(s, used) }):
 		return nil, ErrClosed
 	}
 	return s, nil
@@ -150,7 +149,7 @@ func correctHere(part Part, more int64, age time.Duration) (int64, error) {
 }
 
 func (a *Admission) correctThere(part Part, more int64, age time.Duration) (int64, error) {
-	return part.correct(a.conn.ctx, more, age)
+	return part.correct(a.client.ctx, more, age)
 }
 
 // correct puts each part right by itself: without a reservation nothing is remembered.
@@ -190,11 +189,11 @@ func (a *Admission) settleOnce(used []int64) ([]int64, error) {
 	defer held.over(nil)
 	cmd := settleCommand(held.key, held.ID, names, units)
 	for inDoubt := false; ; {
-		raw, err := a.conn.ask(a.conn.ctx, cmd, asking{timeout: a.timeout, always: true})
+		raw, err := a.client.ask(a.client.ctx, cmd, asking{timeout: a.timeout, always: true})
 		switch {
 		case errors.Is(err, ErrUnavailable) && held.Live():
 			inDoubt = inDoubt || wasSent(err)
-			if !sleep(a.conn.ctx, time.Duration(held.ttl)*time.Millisecond/endAgain) {
+			if !sleep(a.client.ctx, time.Duration(held.ttl)*time.Millisecond/endAgain) {
 				return nil, ErrClosed
 			}
 			continue
@@ -202,7 +201,7 @@ func (a *Admission) settleOnce(used []int64) ([]int64, error) {
 			return nil, err
 		}
 		for _, name := range names {
-			a.conn.denials.forget(name)
+			a.client.denials.forget(name)
 		}
 		list, _ := raw.([]any)
 		if len(list) != 1+len(units) || list[0] != int64(1) {

@@ -59,8 +59,8 @@ func (s *Spending) Saw(used map[string]int64) error {
 
 // Spend has f run with an admission of parts, and settles it once: by the usage that f saw, else as OnError says after
 // an error or a panic, and as it was reserved after none. A denial is ErrDenied: a *DeniedError that names the part.
-// What f returns is returned. A settlement that the server does not answer in time goes on: Close of the Conn waits for
-// it.
+// What f returns is returned. A settlement that the server does not answer in time goes on: Close of the Client waits
+// for it.
 func Spend(ctx context.Context, parts []Part, f func(*Spending) error, options ...AdmitOption) (err error) {
 	a, err := admit(ctx, parts, options, true)
 	if err != nil {

@@ -26,20 +26,20 @@ func port(t testing.TB, name string) int {
 
 func address(t testing.TB, name string) string { return fmt.Sprintf("127.0.0.1:%d", port(t, name)) }
 
-func connect(t testing.TB, transport Transport) *Conn {
+func connect(t testing.TB, transport Transport, options ...ClientOption) *Client {
 	t.Helper()
-	conn := NewConn(transport)
-	t.Cleanup(func() { conn.Close() })
-	return conn
+	client := must(NewClient(transport, options...))
+	t.Cleanup(func() { client.Close() })
+	return client
 }
 
-func server(t testing.TB) *Conn { return connect(t, Server{Addr: address(t, "main")}) }
+func dial(t testing.TB) *Client { return connect(t, Server{Addr: address(t, "main")}) }
 
-func limiter(t testing.TB, conn *Conn, limit int64, options ...Option) *Limiter {
+func limiter(t testing.TB, client *Client, limit int64, options ...Option) *Limiter {
 	t.Helper()
 	// Generous, as machines are busy.
-	options = append([]Option{Timeout(20 * time.Second), OnFailure(Error)}, options...)
-	l, err := New(conn, Quota{Limit: limit, Window: time.Minute}, options...)
+	options = append([]Option{Timeout(20 * time.Second), OnFailure(FailError)}, options...)
+	l, err := New(client, Quota{Limit: limit, Window: time.Minute}, options...)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -108,3 +108,5 @@ const noReply = "-ERR unknown command\r\n"
 
 // background is a context without an end.
 var background = context.Background()
+
+func (c Count) all() int64 { return c.Granted + c.Denied }

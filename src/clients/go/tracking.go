@@ -19,10 +19,10 @@ const (
 // key goes out on its connection, which has client tracking on: that registers the key, and the server says once when
 // it changes. PEEK's own reply, and not the denial's, is what is remembered.
 type tracker struct {
-	primary *primary
+	server *server
 
 	mu           sync.Mutex
-	link         *link
+	connection   *connection
 	opening      chan struct{} // closed when that is over
 	refusedUntil time.Duration
 	looking      map[string]bool
@@ -32,7 +32,7 @@ type tracker struct {
 func (t *tracker) isOpen() bool {
 	t.mu.Lock()
 	defer t.mu.Unlock()
-	return t.link != nil
+	return t.connection != nil
 }
 
 // denied remembers what the server denied to a request that would have begun a block of so many ms.
@@ -45,10 +45,10 @@ func (t *tracker) denied(key string, wanted *demand, r reply, asked question, bl
 	if r.retryAfter < 0 {
 		return
 	}
-	c, wait := t.primary.conn, duration(r.retryAfter)
-	short := max(shortDenial, shortInTrips*t.primary.trip())
+	c, wait := t.server.client, duration(r.retryAfter)
+	short := max(shortDenial, shortInTrips*t.server.trip())
 	t.mu.Lock()
-	refused := t.link == nil && now() < t.refusedUntil
+	refused := t.connection == nil && now() < t.refusedUntil
 	// Nothing is remembered from before the server sent invalidations.
 	isShort := wait <= short && asked.tracked
 	looks := !refused && !isShort && !t.looking[look] && c.denials.paysToLook(key, now(), wait)
@@ -75,18 +75,18 @@ func (t *tracker) denied(key string, wanted *demand, r reply, asked question, bl
 }
 
 func (t *tracker) look(key string, wanted *demand, peek command, block int64) {
-	c := t.primary.conn
+	c := t.server.client
 	ctx, cancel := context.WithTimeout(c.ctx, silence)
 	defer cancel()
-	l := t.open(ctx)
-	if l == nil {
+	cn := t.open(ctx)
+	if cn == nil {
 		return
 	}
 	asked := c.denials.ask(key, true)
 	pttl := &call{command: other(key, "PTTL", key), done: make(chan struct{})}
 	first := &call{command: peek, done: make(chan struct{})}
-	l.add(first)
-	l.add(pttl)
+	cn.add(first)
+	cn.add(pttl)
 	for _, each := range []*call{first, pttl} {
 		select {
 		case <-each.done:
@@ -95,14 +95,14 @@ func (t *tracker) look(key string, wanted *demand, peek command, block int64) {
 		}
 	}
 	if lacksRight(first.err) || lacksRight(pttl.err) {
-		t.refuse(l, forbiddenTime)
+		t.refuse(cn, forbiddenTime)
 		return
 	}
 	if text, ok := first.err.(serverError); ok {
 		if strings.HasPrefix(string(text), "NOSCRIPT") {
-			_, _ = l.do(ctx, command{arguments: []string{"SCRIPT", "LOAD", script.Text}}) // for the next look
+			_, _ = cn.do(ctx, command{arguments: []string{"SCRIPT", "LOAD", script.Text}}) // for the next look
 		} else if strings.HasPrefix(string(text), "WRONGTYPE") || unknownCommand.MatchString(string(text)) {
-			l.fail(errors.New("the module has come or gone")) // which the next connection finds out
+			cn.fail(errors.New("the module has come or gone")) // which the next connection finds out
 		}
 		return
 	}
@@ -125,11 +125,11 @@ func lacksRight(err error) bool {
 }
 
 // open is the connection, once it is up; nil where there is none.
-func (t *tracker) open(ctx context.Context) *link {
+func (t *tracker) open(ctx context.Context) *connection {
 	t.mu.Lock()
-	if t.link != nil || now() < t.refusedUntil {
+	if t.connection != nil || now() < t.refusedUntil {
 		defer t.mu.Unlock()
-		return t.link
+		return t.connection
 	}
 	opening := t.opening
 	if opening == nil {
@@ -141,7 +141,7 @@ func (t *tracker) open(ctx context.Context) *link {
 		close(opening)
 		t.opening = nil
 		defer t.mu.Unlock()
-		return t.link
+		return t.connection
 	}
 	t.mu.Unlock()
 	select {
@@ -150,26 +150,26 @@ func (t *tracker) open(ctx context.Context) *link {
 	}
 	t.mu.Lock()
 	defer t.mu.Unlock()
-	return t.link
+	return t.connection
 }
 
 func (t *tracker) connect(ctx context.Context) {
-	c := t.primary.conn
-	l := c.connect(t.primary.server, t.invalidated, t.lost)
+	c := t.server.client
+	cn := c.connect(nil, t.server.at, t.invalidated, t.lost)
 	select {
-	case <-l.ready:
+	case <-cn.ready:
 	case <-ctx.Done():
-		l.fail(ctx.Err())
+		cn.fail(ctx.Err())
 	}
-	l.mu.Lock()
-	up, err := l.up, l.err
-	l.mu.Unlock()
+	cn.mu.Lock()
+	up, err := cn.up, cn.err
+	cn.mu.Unlock()
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	switch {
-	case up && !l.isGone(): // else lost has come before
-		t.link = l
-		c.spawn(func() { t.watch(l) })
+	case up && !cn.isGone(): // else lost has come before
+		t.connection = cn
+		c.spawn(func() { t.watch(cn) })
 	case lacksRight(err):
 		t.refusedUntil = now() + forbiddenTime
 	default:
@@ -182,7 +182,7 @@ func (t *tracker) invalidated(push pushed) {
 	if len(push) < 2 || push[0] != "invalidate" {
 		return
 	}
-	c := t.primary.conn
+	c := t.server.client
 	keys, ok := push[1].([]any)
 	if !ok {
 		c.denials.forgetAll()
@@ -200,59 +200,59 @@ func (t *tracker) invalidated(push pushed) {
 // register has the server announce a key's next change, where it announces any.
 func (t *tracker) register(ctx context.Context, key string) {
 	t.mu.Lock()
-	l := t.link
+	cn := t.connection
 	t.mu.Unlock()
-	if l != nil {
-		_, _ = l.do(ctx, other(key, "PTTL", key))
+	if cn != nil {
+		_, _ = cn.do(ctx, other(key, "PTTL", key))
 	}
 }
 
 // lost forgets everything, because the connection is gone, and its invalidations with it.
-func (t *tracker) lost(l *link) {
+func (t *tracker) lost(cn *connection) {
 	t.mu.Lock()
-	if t.link == l {
-		t.link = nil
+	if t.connection == cn {
+		t.connection = nil
 	}
 	t.mu.Unlock()
-	t.primary.conn.denials.forgetAll()
-	t.primary.conn.waits.allChanged()
+	t.server.client.denials.forgetAll()
+	t.server.client.waits.allChanged()
 }
 
-func (t *tracker) refuse(l *link, pause time.Duration) {
+func (t *tracker) refuse(cn *connection, pause time.Duration) {
 	t.mu.Lock()
 	t.refusedUntil = now() + pause
 	t.mu.Unlock()
-	l.fail(ErrClosed)
+	cn.fail(ErrClosed)
 }
 
 func (t *tracker) close() {
 	t.mu.Lock()
-	l := t.link
+	cn := t.connection
 	t.mu.Unlock()
-	if l != nil {
-		l.fail(ErrClosed)
+	if cn != nil {
+		cn.fail(ErrClosed)
 	}
 }
 
 // watch asks a connection that has been silent whether it is still there: nobody else notices one that is half open
 // while everything is denied without asking.
-func (t *tracker) watch(l *link) {
+func (t *tracker) watch(cn *connection) {
 	ticker := time.NewTicker(silence)
 	defer ticker.Stop()
 	for {
 		select {
 		case <-ticker.C:
-		case <-l.gone:
+		case <-cn.gone:
 			return
 		}
-		if t.primary.conn.denials.size.Load() == 0 || now()-time.Duration(l.heard.Load()) < silence {
+		if t.server.client.denials.size.Load() == 0 || now()-time.Duration(cn.heard.Load()) < silence {
 			continue
 		}
-		ctx, cancel := context.WithTimeout(t.primary.conn.ctx, silence)
-		_, err := l.do(ctx, command{arguments: []string{"PING"}})
+		ctx, cancel := context.WithTimeout(t.server.client.ctx, silence)
+		_, err := cn.do(ctx, command{arguments: []string{"PING"}})
 		cancel()
 		if err != nil && !lacksRight(err) {
-			l.fail(err)
+			cn.fail(err)
 		}
 	}
 }

@@ -1,9 +1,16 @@
 package swlimit
 
 import (
+	"context"
+	"crypto/tls"
+	"crypto/x509"
 	"encoding/json"
 	"errors"
+	"io"
+	"net"
 	"os"
+	"slices"
+	"syscall"
 	"testing"
 	"time"
 )
@@ -62,7 +69,7 @@ func TestDecisions(t *testing.T) {
 }
 
 func TestDefaults(t *testing.T) {
-	var defaults struct {
+	var shared struct {
 		Options struct {
 			Mode, OnFailure string  `json:"-"`
 			ModeName        string  `json:"mode"`
@@ -106,21 +113,18 @@ func TestDefaults(t *testing.T) {
 			Wait int64 `json:"wait_us"`
 		}
 	}
-	vectors(t, "defaults", &defaults)
-	conn := NewConn(Server{Addr: "127.0.0.1:1"})
-	defer conn.Close()
-	s, err := settingsOf(conn, nil)
-	if err != nil {
-		t.Fatal(err)
-	}
-	o := defaults.Options
+	vectors(t, "defaults", &shared)
+	client := must(NewClient(Server{Addr: "127.0.0.1:1"}))
+	defer client.Close()
+	s := defaults()
+	o := shared.Options
 	if string(s.mode) != o.ModeName || string(s.onFailure) != o.FailureName || s.localShare != o.LocalShare ||
-		s.timeout.Milliseconds() != o.Timeout || s.maxKeys != o.MaxKeys || s.maxWaiting != o.MaxWaiting ||
+		s.timeout.Milliseconds() != o.Timeout || s.maxKeys != o.MaxKeys || client.settings.maxWaiting != o.MaxWaiting ||
 		s.maxUntrackedAge.Milliseconds() != o.MaxUntrackedAge || s.prefix != o.Prefix {
 		t.Errorf("%+v instead of %+v", s, o)
 	}
-	b := defaults.Breaker
-	if b.Failures != failures || b.SilentTimes != silentTimes || b.FirstProbe != firstProbe.Milliseconds() ||
+	b := shared.Breaker
+	if b.Failures != mostFailures || b.SilentTimes != silentTimes || b.FirstProbe != firstProbe.Milliseconds() ||
 		b.LastProbe != lastProbe.Milliseconds() || b.Jitter != probeJitter || b.ProbeTimeout != probeTimeout.Milliseconds() {
 		t.Errorf("the breaker is not %+v", b)
 	}
@@ -136,27 +140,27 @@ func TestDefaults(t *testing.T) {
 		"max_subintervals": maxSubintervals, "admission_poll": poll.Milliseconds(), "admission_jitter": admissionJitter,
 		"reservation_ttl": reservedFor, "hold_retry_after": longestHoldRetry.Milliseconds(),
 	} {
-		if wanted, ok := defaults.Numbers[name]; !ok || number != wanted {
+		if wanted, ok := shared.Numbers[name]; !ok || number != wanted {
 			t.Errorf("%s is %d instead of %d", name, number, wanted)
 		}
 	}
-	for _, r := range defaults.Resolutions {
+	for _, r := range shared.Resolutions {
 		if got := usualResolution(r.Window); got != r.Resolution {
 			t.Errorf("window %d: resolution %d instead of %d", r.Window, got, r.Resolution)
 		}
 	}
-	for _, r := range defaults.Shares {
+	for _, r := range shared.Shares {
 		if got := shareOf(r.Limit, r.Share); got != r.Units {
 			t.Errorf("%v of %d: %d instead of %d", r.Share, r.Limit, got, r.Units)
 		}
 	}
-	for _, r := range defaults.Denials {
+	for _, r := range shared.Denials {
 		if got := deniedFor(r.RetryAfter).Microseconds(); got != r.DeniedFor {
 			t.Errorf("retry after %d: denied for %d instead of %d", r.RetryAfter, got, r.DeniedFor)
 		}
 	}
-	for _, r := range defaults.Looks {
-		var known denials
+	for _, r := range shared.Looks {
+		var known denialCache
 		known.init()
 		d := demand{quota: quota{limit: 1}, cost: 1}
 		known.remember("k", &d, known.ask("k", true), reply{retryAfter: 3_600_000}, 0, Never)
@@ -170,17 +174,17 @@ func TestDefaults(t *testing.T) {
 			}
 		}
 	}
-	for _, r := range defaults.Reservations {
+	for _, r := range shared.Reservations {
 		if got := beside(r.Key, "reserved"); got != r.Name {
 			t.Errorf("%s: reserved by %s instead of %s", r.Key, got, r.Name)
 		}
 	}
-	for _, r := range defaults.Refusals {
+	for _, r := range shared.Refusals {
 		if got := understood(serverError(r.Reply)); got.Error() != r.Error {
 			t.Error(got)
 		}
 	}
-	for _, r := range defaults.Deadlines {
+	for _, r := range shared.Deadlines {
 		if got := patience(time.Duration(r.Left) * time.Microsecond).Microseconds(); got != r.Wait {
 			t.Errorf("%d µs left: %d instead of %d", r.Left, got, r.Wait)
 		}
@@ -188,18 +192,18 @@ func TestDefaults(t *testing.T) {
 }
 
 func TestSeveralLimitsEachByItsOwnPolicy(t *testing.T) {
-	var defaults struct {
+	var known struct {
 		Failures []struct {
 			Parts []struct {
-				OnFailure   Decider `json:"on_failure"`
+				OnFailure   FailurePolicy `json:"on_failure"`
 				Limit, Cost int64
 			}
 			Outcome string
 			Left    []*int64
 		}
 	}
-	vectors(t, "defaults", &defaults)
-	conn := connect(t, Server{Addr: "127.0.0.1:1"})
+	vectors(t, "defaults", &known)
+	client := connect(t, Server{Addr: "127.0.0.1:1"})
 	together := map[string]func([]Request) (bool, error){
 		"AllowAll": func(requests []Request) (bool, error) {
 			decisions, err := AllowAll(background, requests...)
@@ -215,10 +219,10 @@ func TestSeveralLimitsEachByItsOwnPolicy(t *testing.T) {
 		},
 	}
 	for name, decide := range together {
-		for _, c := range defaults.Failures {
+		for _, c := range known.Failures {
 			var requests []Request
 			for _, part := range c.Parts {
-				l := limiter(t, conn, part.Limit, OnFailure(part.OnFailure))
+				l := limiter(t, client, part.Limit, OnFailure(part.OnFailure))
 				requests = append(requests, l.Request(key(), part.Cost))
 			}
 			allowed, err := decide(requests)
@@ -235,8 +239,48 @@ func TestSeveralLimitsEachByItsOwnPolicy(t *testing.T) {
 				}
 			}
 		}
-		if len(defaults.Failures) < 25 {
-			t.Errorf("only %d cases", len(defaults.Failures))
+		if len(known.Failures) < 25 {
+			t.Errorf("only %d cases", len(known.Failures))
+		}
+	}
+}
+
+// Why a server counts as unavailable is said in the words of all languages, and never read from prose.
+func TestReasons(t *testing.T) {
+	var known struct {
+		Words   []string
+		Ends    []struct{ Name, Reason string }
+		Replies []struct {
+			Name, Reply string
+			Reason      *string
+		}
+	}
+	vectors(t, "reasons", &known)
+	for _, r := range known.Replies {
+		want := ""
+		if r.Reason != nil {
+			want = *r.Reason
+		}
+		if got := reasonOfReply(r.Reply); got != want {
+			t.Errorf("%s: %q instead of %q", r.Name, got, want)
+		}
+	}
+	ends := map[string]error{
+		"connection refused":    &net.OpError{Op: "dial", Err: os.NewSyscallError("connect", syscall.ECONNREFUSED)},
+		"socket file missing":   &net.OpError{Op: "dial", Err: os.NewSyscallError("connect", syscall.ENOENT)},
+		"host unreachable":      &net.OpError{Op: "dial", Err: os.NewSyscallError("connect", syscall.EHOSTUNREACH)},
+		"name not resolved":     &net.DNSError{Err: "no such host", Name: "redis-tls-1", IsNotFound: true},
+		"certificate refused":   &tls.CertificateVerificationError{Err: x509.UnknownAuthorityError{}},
+		"TLS handshake failed":  tls.RecordHeaderError{Msg: "first record does not look like a TLS handshake"},
+		"no connection in time": context.DeadlineExceeded, "no reply in time": os.ErrDeadlineExceeded,
+		"connection silent": os.ErrDeadlineExceeded, "connection closed": io.EOF,
+		"connection reset": &net.OpError{Op: "read", Err: os.NewSyscallError("read", syscall.ECONNRESET)},
+		"broken pipe":      &net.OpError{Op: "write", Err: os.NewSyscallError("write", syscall.EPIPE)},
+		"reply late":       &unavailable{reason: reasonSlow}, "reply not understood": unexpected("x"),
+	}
+	for _, r := range known.Ends {
+		if err, ok := ends[r.Name]; !ok || reasonOfEnd(err) != r.Reason || !slices.Contains(known.Words, r.Reason) {
+			t.Errorf("%s: %q instead of %q", r.Name, reasonOfEnd(err), r.Reason)
 		}
 	}
 }

@@ -28,71 +28,95 @@ var (
 
 // waits are the calls that wait for their turn. A wait stalls its connection, so each has one of its own.
 type waits struct {
-	conn *Conn
+	client *Client
 
 	mu      sync.Mutex
-	taken   map[*link]bool
-	idle    []*link
-	lines   map[string][]chan struct{} // who waits for a key in this process, the first of them at the server
-	changes map[string]chan struct{}   // closed when a key changes that the first of its line watches
+	taken   map[*connection]bool
+	idle    []*connection
+	lines   map[string][]*turn       // who waits for a key in this process, the first of them at the server
+	changes map[string]chan struct{} // closed when a key changes that the first of its line watches
 	closed  bool
 	closing chan struct{} // closed when waits are to end
 }
 
-func (w *waits) init(conn *Conn) {
-	w.conn, w.closing = conn, make(chan struct{})
-	w.taken, w.lines, w.changes = map[*link]bool{}, map[string][]chan struct{}{}, map[string]chan struct{}{}
+func (w *waits) init(client *Client) {
+	w.client, w.closing = client, make(chan struct{})
+	w.taken, w.lines, w.changes = map[*connection]bool{}, map[string][]*turn{}, map[string]chan struct{}{}
 }
 
-// turn waits until all who came before have had theirs; false when so much time has passed. Call over in all cases.
-func (w *waits) turn(ctx context.Context, key string, left time.Duration) (over func(), isMine bool, err error) {
-	mine := make(chan struct{})
+// A turn is a place in the line of a key.
+type turn struct {
+	waits *waits
+	key   string
+	mine  chan struct{} // closed when all who came before have had theirs
+}
+
+// join is a place at the end of a key's line. ifTaken joins only where somebody waits, and is nil where nobody does.
+func (w *waits) join(key string, ifTaken bool) *turn {
 	w.mu.Lock()
-	line := append(w.lines[key], mine)
-	w.lines[key] = line
-	if len(line) == 1 {
-		close(mine)
+	defer w.mu.Unlock()
+	if ifTaken && len(w.lines[key]) == 0 {
+		return nil
 	}
-	w.mu.Unlock()
-	over = func() {
-		w.mu.Lock()
-		defer w.mu.Unlock()
-		line := w.lines[key]
-		at := slices.Index(line, mine)
-		line = slices.Delete(line, at, at+1)
-		switch {
-		case len(line) == 0:
-			delete(w.lines, key)
-			delete(w.changes, key)
-			return
-		case at == 0:
-			close(line[0])
-		}
-		w.lines[key] = line
+	mine := &turn{w, key, make(chan struct{})}
+	if w.lines[key] = append(w.lines[key], mine); len(w.lines[key]) == 1 {
+		close(mine.mine)
+	}
+	return mine
+}
+
+// leave gives the place up: who comes next need not wait for it.
+func (t *turn) leave() {
+	w := t.waits
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	line := w.lines[t.key]
+	at := slices.Index(line, t)
+	line = slices.Delete(line, at, at+1)
+	switch {
+	case len(line) == 0:
+		delete(w.lines, t.key)
+		delete(w.changes, t.key)
+		return
+	case at == 0:
+		close(line[0].mine)
+	}
+	w.lines[t.key] = line
+}
+
+// isMine tells whether all who came before have had their turn.
+func (t *turn) isMine() bool {
+	select {
+	case <-t.mine:
+		return true
+	default:
+		return false
+	}
+}
+
+// wait tells whether its turn comes within so much time.
+func (t *turn) wait(ctx context.Context, left time.Duration) (bool, error) {
+	if t.isMine() {
+		return true, nil
 	}
 	timer := time.NewTimer(left)
 	defer timer.Stop()
 	select {
-	case <-mine:
-		return over, true, nil
-	default:
-	}
-	select {
-	case <-mine:
-		return over, true, nil
-	case <-ctx.Done():
-		return over, false, ctx.Err()
+	case <-t.mine:
+		return true, nil
 	case <-timer.C:
-		return over, false, nil
-	case <-w.closing:
-		return over, false, ErrClosed
+		return false, nil
+	case <-ctx.Done():
+		return false, ctx.Err()
+	case <-t.waits.closing:
+		return false, ErrClosed
 	}
 }
 
 // poll waits until units may have been released, where the script decides: for a random time, and for at most so long.
 // A server that tells when keys change ends it at once. The first time it only asks for that: a change before it is
 // seen by who asks again.
-func (w *waits) poll(ctx context.Context, p *primary, key string, most, timeout time.Duration) error {
+func (w *waits) poll(ctx context.Context, p *server, key string, most, timeout time.Duration) error {
 	w.mu.Lock()
 	changed := w.changes[key]
 	if changed == nil && p.tracker.isOpen() {
@@ -142,52 +166,154 @@ func (w *waits) close() {
 	defer w.mu.Unlock()
 	w.closed = true
 	close(w.closing)
-	for _, l := range w.idle {
-		l.fail(ErrClosed)
+	for _, cn := range w.idle {
+		cn.fail(ErrClosed)
 	}
 	w.idle = nil
 }
 
-// A patient is a caller that waits until it is granted, there is no hope, or its time ends.
-type patient[T any] struct {
-	conn *Conn
-	left func() time.Duration
+// A waitState is what a waiter does next.
+type waitState int
+
+const (
+	asksFirst waitState = iota // over the shared connection, so that a free key needs no place
+	joins                      // the line of its key: it was denied, or others wait already
+	asks                       // in its turn
+	rests                      // after a denial, until it is time to ask again
+	asksLast                   // its time ends before its turn came
+	isDone
+)
+
+// A waiter is a caller that waits until it is granted, there is no hope, or its time ends. Then it gets its last
+// denial, and an error only where the server was unavailable: that is for OnFailure.
+type waiter[T any] struct {
+	client *Client
+	line   string // its key; "" where nobody waits in a line
+	left   func() time.Duration
+	spare  time.Duration // for the last request
 	// ask asks now. waited tells whether it was denied before, and gets that denial when the reply comes too late.
 	ask func(waited bool) (answer T, isOver bool, err error)
 	// rest waits after a denial until it is time to ask again. It may come to an answer itself.
 	rest func(denied T) (answer T, isOver bool, err error)
-	// looks tells whether a request that came now would be granted without the server.
-	looks func() bool
+	// decides tells whether the policy would grant now, without the server; nil: it waits to the end.
+	decides func() bool
+
+	state    waitState
+	turn     *turn
+	isDenied bool
+	denial   T
+	failed   error // why the server did not answer after the denial
 }
 
-// persist is the answer. Who was denied gets its last denial when its time ends, and an error only where the server did
-// not answer then: that is for OnFailure. A caller that waits already goes on waiting without the server, unless a
-// request that came now would be granted.
-func (p patient[T]) persist(ctx context.Context) (T, error) {
-	var last T
-	var failed error
-	for waited := false; ; {
-		answer, isOver, err := p.ask(waited)
-		if err == nil && !isOver {
-			last, failed, waited = answer, nil, true
-			answer, isOver, err = p.rest(last)
+// run is the answer.
+func (w *waiter[T]) run(ctx context.Context) (answer T, err error) {
+	defer func() {
+		if w.turn != nil {
+			w.turn.leave()
 		}
-		if err != nil && waited && errors.Is(err, ErrUnavailable) && !isTimeUp(err) {
-			if failed = err; p.left() > 0 && !p.looks() {
-				isOver, err = false, p.conn.pause(ctx, min(poll, p.left()))
+	}()
+	for w.state != isDone {
+		switch w.state {
+		case asksFirst:
+			if w.line != "" {
+				w.turn = w.client.waits.join(w.line, true)
 			}
+			if w.turn != nil {
+				w.state = joins
+				continue
+			}
+			answer, err = w.heard(ctx)(w.ask(false))
+		case joins:
+			answer, err = w.denial, w.joined(ctx)
+		case asks, asksLast:
+			answer, err = w.heard(ctx)(w.ask(w.isDenied))
+		case rests:
+			answer, err = w.rested(ctx)
 		}
+	}
+	return answer, err
+}
+
+// joined waits for its turn.
+func (w *waiter[T]) joined(ctx context.Context) error {
+	isFirst := w.turn == nil
+	if isFirst {
+		w.turn = w.client.waits.join(w.line, false)
+	}
+	left := w.left()
+	isAlone := w.turn.isMine()
+	isMine, err := w.turn.wait(ctx, left-min(w.spare, left/4))
+	switch {
+	case err != nil:
+		w.state = isDone
+	case !isMine:
+		w.state = asksLast
+	case isFirst && isAlone: // it was denied just now
+		w.state = rests
+	default:
+		w.state = asks
+	}
+	return err
+}
+
+// heard goes on after a request.
+func (w *waiter[T]) heard(ctx context.Context) func(answer T, isOver bool, err error) (T, error) {
+	return func(answer T, isOver bool, err error) (T, error) {
 		switch {
-		case err != nil && waited && isTimeUp(err):
-			return last, failed
-		case err != nil || isOver:
-			return answer, err
+		case err != nil:
+			return w.unanswered(ctx, answer, err)
+		case isOver || w.state == asksLast:
+			w.state = isDone
+		case w.state == asksFirst && w.line != "":
+			w.isDenied, w.denial, w.failed, w.state = true, answer, nil, joins
+		default:
+			w.isDenied, w.denial, w.failed, w.state = true, answer, nil, rests
 		}
+		return answer, nil
 	}
 }
 
-// pause waits so long, unless ctx ends or the Conn closes.
-func (c *Conn) pause(ctx context.Context, d time.Duration) error {
+// unanswered goes on where the server was unavailable: a caller that waits already waits without it, and one that waits
+// to the end does, too.
+func (w *waiter[T]) unanswered(ctx context.Context, answer T, err error) (T, error) {
+	waits := w.isDenied || w.decides == nil
+	isTimeUp := isTimeUp(err)
+	if isTimeUp && w.isDenied {
+		keep(err)
+		w.state = isDone
+		return w.denial, w.failed
+	}
+	if waits && !isTimeUp && errors.Is(err, ErrUnavailable) {
+		if w.failed = err; w.left() > 0 && (w.decides == nil || !w.decides()) {
+			if err := w.client.pause(ctx, min(poll, w.left())); err != nil && !(isOver(err) && w.isDenied) {
+				w.state = isDone
+				return answer, err
+			}
+			if w.left() > 0 { // it asks again
+				keep(err)
+				return answer, nil
+			}
+		}
+	}
+	w.state = isDone
+	return answer, err
+}
+
+// rested asks again after a pause, unless the pause came to an answer.
+func (w *waiter[T]) rested(ctx context.Context) (T, error) {
+	answer, isOver, err := w.rest(w.denial)
+	if err != nil {
+		w.state = asks
+		return w.unanswered(ctx, answer, err)
+	}
+	if w.state = asks; isOver {
+		w.state = isDone
+	}
+	return answer, nil
+}
+
+// pause waits so long, unless ctx ends or the Client closes.
+func (c *Client) pause(ctx context.Context, d time.Duration) error {
 	var closing chan struct{}
 	if c != nil {
 		closing = c.waits.closing
@@ -208,13 +334,13 @@ func (c *Conn) pause(ctx context.Context, d time.Duration) error {
 // decision: ask again then, a little later.
 func (w *waits) ask(ctx context.Context, key string, left func() time.Duration, cmd func(ms int64) command,
 	s *settings) (any, error) {
-	c := w.conn
+	c := w.client
 	p, err := c.primary(ctx, key, s.timeout)
 	if err != nil {
 		return nil, err
 	}
-	l := w.take(p, s.maxWaiting)
-	if l == nil {
+	cn := w.take(p, c.settings.maxWaiting)
+	if cn == nil {
 		return nil, nil
 	}
 	var asked *call
@@ -222,18 +348,18 @@ func (w *waits) ask(ctx context.Context, key string, left func() time.Duration, 
 	free := func() {
 		w.mu.Lock()
 		defer w.mu.Unlock()
-		delete(w.taken, l)
-		if isOver && asked.err == nil && !w.closed && !l.isGone() {
-			w.idle = append(w.idle, l)
+		delete(w.taken, cn)
+		if isOver && asked.err == nil && !w.closed && !cn.isGone() {
+			w.idle = append(w.idle, cn)
 		} else if asked == nil {
-			l.fail(ErrClosed)
+			cn.fail(ErrClosed)
 		}
 	}
 	defer free()
 	timer := time.NewTimer(left() + s.timeout)
 	defer timer.Stop()
 	select {
-	case <-l.ready:
+	case <-cn.ready:
 	case <-timer.C:
 		return nil, nil
 	case <-ctx.Done():
@@ -242,11 +368,11 @@ func (w *waits) ask(ctx context.Context, key string, left func() time.Duration, 
 		return nil, ErrClosed
 	}
 	asked = &call{command: cmd(left().Milliseconds()), done: make(chan struct{})}
-	l.add(asked)
+	cn.add(asked)
 	select {
 	case <-asked.done:
 		isOver = true
-		return w.ended(asked, l)
+		return w.ended(asked, cn)
 	case <-timer.C:
 		err = nil
 	case <-ctx.Done():
@@ -254,63 +380,63 @@ func (w *waits) ask(ctx context.Context, key string, left func() time.Duration, 
 	case <-w.closing:
 		err = ErrClosed
 	}
-	c.settle(func() { w.giveUp(asked, l, s.timeout) })
+	c.settle(func() { w.giveUp(asked, cn, s.timeout) })
 	return nil, err
 }
 
 // take is a connection to wait on; nil where so many are taken already.
-func (w *waits) take(p *primary, most int) *link {
+func (w *waits) take(p *server, most int) *connection {
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	if w.closed || len(w.taken) >= most {
 		return nil
 	}
-	w.idle = slices.DeleteFunc(w.idle, (*link).isGone)
-	for i, l := range w.idle {
-		if l.server.Addr == p.server.Addr {
+	w.idle = slices.DeleteFunc(w.idle, (*connection).isGone)
+	for i, cn := range w.idle {
+		if cn.server.Addr == p.at.Addr {
 			w.idle = slices.Delete(w.idle, i, i+1)
-			w.taken[l] = true
-			return l
+			w.taken[cn] = true
+			return cn
 		}
 	}
 	if len(w.idle) > 0 && len(w.idle)+len(w.taken) >= most {
 		w.idle[0].fail(ErrClosed)
 		w.idle = slices.Delete(w.idle, 0, 1)
 	}
-	l := w.conn.connect(p.server, nil, nil)
-	w.taken[l] = true
-	return l
+	cn := w.client.connect(nil, p.at, nil, nil)
+	w.taken[cn] = true
+	return cn
 }
 
 // leave closes the connections to a server that grants no more: who waits there asks again.
 func (w *waits) leave(addr string) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
-	for l := range w.taken {
-		if l.server.Addr == addr {
-			l.fail(ErrClosed)
+	for cn := range w.taken {
+		if cn.server.Addr == addr {
+			cn.fail(ErrClosed)
 		}
 	}
-	for _, l := range w.idle {
-		if l.server.Addr == addr {
-			l.fail(ErrClosed)
+	for _, cn := range w.idle {
+		if cn.server.Addr == addr {
+			cn.fail(ErrClosed)
 		}
 	}
 }
 
 // ended is what a wait came to; nil means: ask again.
-func (w *waits) ended(asked *call, l *link) (any, error) {
+func (w *waits) ended(asked *call, cn *connection) (any, error) {
 	text, isReply := asked.err.(serverError)
 	switch {
 	case asked.err == nil:
 		return asked.reply, nil
 	case !isReply: // the connection was lost
 		if asked.ending != nil {
-			w.conn.insist(*asked.ending, asked.lasts, closing)
+			w.client.insist(*asked.ending, asked.lasts, closing)
 		}
 		return nil, nil
 	}
-	l.fail(asked.err)
+	cn.fail(asked.err)
 	switch {
 	case elsewhere.MatchString(string(text)):
 		return nil, RefusedError(text)
@@ -322,19 +448,19 @@ func (w *waits) ended(asked *call, l *link) (any, error) {
 
 // giveUp ends a wait whose caller has gone, and gives back what was granted all the same. The connection stays until
 // the reply is there: a grant that is on its way arrives, and goes back where it was counted.
-func (w *waits) giveUp(asked *call, l *link, timeout time.Duration) {
-	defer l.fail(ErrClosed)
-	c := w.conn
+func (w *waits) giveUp(asked *call, cn *connection, timeout time.Duration) {
+	defer cn.fail(ErrClosed)
+	c := w.client
 	ctx, cancel := context.WithTimeout(c.ctx, closing)
 	defer cancel()
 	if asked.ending != nil { // which ends the wait, too
 		c.end(*asked.ending, asked.lasts, timeout)
 		return
 	}
-	if p, err := c.primary(ctx, asked.key(), timeout); err != nil || p.server.Addr != l.server.Addr {
+	if p, err := c.primary(ctx, asked.key(), timeout); err != nil || p.at.Addr != cn.server.Addr {
 		return // elsewhere the id is another client's
 	}
-	_, _ = c.ask(ctx, other(asked.key(), "CLIENT", "UNBLOCK", number(l.id)),
+	_, _ = c.ask(ctx, other(asked.key(), "CLIENT", "UNBLOCK", number(cn.id)),
 		asking{timeout: closing, always: true})
 	select {
 	case <-asked.done:
@@ -385,22 +511,11 @@ func leftUntil(ctx context.Context) func() time.Duration {
 
 func (l *Limiter) wait(ctx context.Context, key string, d *demand) (Decision, error) {
 	left, name := leftUntil(ctx), l.prefix+key
-	inLine := l.conn != nil && d.cost <= d.limit
-	if inLine {
-		over, isMine, err := l.conn.waits.turn(ctx, name, left())
-		defer over()
-		if err != nil {
-			return Decision{}, err
-		}
-		if !isMine {
-			return l.passedOver(ctx, key, d)
-		}
-	}
-	queues := inLine
-	answer, err := patient[verdict]{
-		conn: l.conn, left: left,
-		ask: func(waited bool) (verdict, bool, error) {
-			v, err := l.acquire(ctx, key, d, waited, &queues)
+	queues := l.client != nil && d.cost <= d.limit
+	w := waiter[verdict]{
+		client: l.client, left: left, spare: l.timeout,
+		ask: func(bool) (verdict, bool, error) {
+			v, err := l.acquire(ctx, key, d, &queues)
 			after := v.pause()
 			return v, v.reply.granted > 0 || after == Never || after > left(), err
 		},
@@ -413,10 +528,14 @@ func (l *Limiter) wait(ctx context.Context, key string, d *demand) (Decision, er
 				}
 				pause = min(poll, pause, left())
 			}
-			return denied, false, l.conn.pause(ctx, max(time.Millisecond, pause))
+			return denied, false, l.client.pause(ctx, max(time.Millisecond, pause))
 		},
-		looks: func() bool { return l.grantsWithout(key, d) },
-	}.persist(ctx)
+		decides: func() bool { return l.grantsWithout(key, d) },
+	}
+	if queues {
+		w.line = name
+	}
+	answer, err := w.run(ctx)
 	switch {
 	case errors.Is(err, ErrUnavailable):
 		return l.failed(err, key, d, l.block)
@@ -440,28 +559,13 @@ func (v verdict) pause() time.Duration {
 	return poll
 }
 
-// passedOver is the denial of a caller whose time ended before its turn came.
-func (l *Limiter) passedOver(ctx context.Context, key string, d *demand) (Decision, error) {
-	r, source, err := l.look(ctx, key, *d)
-	switch {
-	case isTimeUp(err): // which says nothing of the server
-		return Decision{}, context.DeadlineExceeded
-	case err != nil:
-		return Decision{}, err
-	case source == FromFailure:
-		r = unknown(0, d.limit, unknownMS)
-	}
-	r.granted = 0
-	return l.decided(r, source), nil
-}
-
 // acquire asks with no wait over the shared connection, so that a free key needs no place. The script has no queue.
-func (l *Limiter) acquire(ctx context.Context, key string, d *demand, waited bool, queues *bool) (verdict, error) {
+func (l *Limiter) acquire(ctx context.Context, key string, d *demand, queues *bool) (verdict, error) {
 	if err := ctx.Err(); err != nil {
 		return verdict{}, err
 	}
 	if *queues {
-		raw, err := l.askFor(ctx, acquireCommand(l.prefix+key, d, 0), waited)
+		raw, err := l.decide(ctx, acquireCommand(l.prefix+key, d, 0))
 		if err == nil {
 			r, err := replyOf(raw)
 			return verdict{r, FromServer}, err
@@ -471,20 +575,20 @@ func (l *Limiter) acquire(ctx context.Context, key string, d *demand, waited boo
 		}
 		*queues = false
 	}
-	if l.conn == nil {
+	if l.client == nil {
 		r, err := l.here(key, d, l.block)
 		return verdict{r, FromLocal}, err
 	}
 	if r, ok := l.known(key, d); ok {
 		return verdict{r, FromCache}, nil
 	}
-	r, err := l.told(ctx, key, *d, waited)
+	r, err := l.told(ctx, key, *d)
 	return verdict{r, FromServer}, err
 }
 
 // queued waits in the server's queue, until that is over or it is time to ask again.
 func (l *Limiter) queued(ctx context.Context, name string, d *demand, left func() time.Duration) (reply, bool, error) {
-	raw, err := l.conn.waits.ask(ctx, name, left, func(ms int64) command {
+	raw, err := l.client.waits.ask(ctx, name, left, func(ms int64) command {
 		return acquireCommand(name, d, ms)
 	}, l.settings)
 	if err != nil || raw == nil {
@@ -496,7 +600,7 @@ func (l *Limiter) queued(ctx context.Context, name string, d *demand, left func(
 
 // grantsWithout tells whether a request would be granted now, were the server away.
 func (l *Limiter) grantsWithout(key string, d *demand) bool {
-	if l.onFailure == Error {
+	if l.onFailure == FailError {
 		return false
 	}
 	r, err := l.instead(d.limit, d.cost, func(limit int64) (reply, error) {

@@ -89,31 +89,31 @@ func (e *ending) Deadline() (time.Time, bool) {
 // What comes too late goes back.
 func TestDeniedWhenItsTimeEnds(t *testing.T) {
 	callers := map[string]struct {
-		run  func(ctx context.Context, conn *Conn, options ...Option) (denial *DeniedError, err error)
+		run  func(ctx context.Context, client *Client, options ...Option) (denial *DeniedError, err error)
 		back string
 	}{
-		"wait": {func(ctx context.Context, conn *Conn, options ...Option) (denial *DeniedError, err error) {
-			l := must(New(conn, Quota{Limit: 100, Window: time.Minute}, append(options, Mode(Direct))...))
+		"wait": {func(ctx context.Context, client *Client, options ...Option) (denial *DeniedError, err error) {
+			l := must(New(client, Quota{Limit: 100, Window: time.Minute}, append(options, Direct)...))
 			err = l.Wait(ctx, "k")
 			errors.As(err, &denial)
 			return denial, err
 		}, "REFUND"},
-		"hold": {func(ctx context.Context, conn *Conn, options ...Option) (denial *DeniedError, err error) {
-			_, err = must(NewHolds(conn, 100, time.Minute, options...)).Acquire(ctx, "k")
+		"hold": {func(ctx context.Context, client *Client, options ...Option) (denial *DeniedError, err error) {
+			_, err = must(NewHolds(client, 100, time.Minute, options...)).Acquire(ctx, "k")
 			errors.As(err, &denial)
 			return denial, err
 		}, "RELEASE"},
-		"admit": {func(ctx context.Context, conn *Conn, options ...Option) (denial *DeniedError, err error) {
-			l := must(New(conn, Quota{Limit: 100, Window: time.Minute}, append(options, Mode(Direct))...))
+		"admit": {func(ctx context.Context, client *Client, options ...Option) (denial *DeniedError, err error) {
+			l := must(New(client, Quota{Limit: 100, Window: time.Minute}, append(options, Direct)...))
 			a, err := Admit(ctx, []Part{l.Request("k", 1)}, WaitFor(time.Hour))
 			if err != nil {
 				return nil, err
 			}
 			return a.DeniedBy(), nil
 		}, "REFUND"},
-		"admit with a hold": {func(ctx context.Context, conn *Conn, options ...Option) (denial *DeniedError, err error) {
-			l := must(New(conn, Quota{Limit: 100, Window: time.Minute}, append(options, Mode(Direct))...))
-			h := must(NewHolds(conn, 100, time.Minute, options...))
+		"admit with a hold": {func(ctx context.Context, client *Client, options ...Option) (denial *DeniedError, err error) {
+			l := must(New(client, Quota{Limit: 100, Window: time.Minute}, append(options, Direct)...))
+			h := must(NewHolds(client, 100, time.Minute, options...))
 			a, err := Admit(ctx, []Part{l.Request("k", 1), h.Request("h", 1)}, WaitFor(time.Hour))
 			if err != nil {
 				return nil, err
@@ -124,11 +124,11 @@ func TestDeniedWhenItsTimeEnds(t *testing.T) {
 	var running sync.WaitGroup
 	for name, caller := range callers {
 		for _, byScript := range []bool{false, true} {
-			for _, policy := range []Decider{Allow, Local, Deny, Error} {
+			for _, policy := range []FailurePolicy{FailAllow, FailLocal, FailDeny, FailError} {
 				for _, isLate := range []bool{false, true} {
 					running.Go(func() {
 						server := &denying{byScript: byScript}
-						conn := connect(t, Server{Addr: fake(t, server.reply)})
+						client := connect(t, Server{Addr: fake(t, server.reply)})
 						var ctx context.Context = &ending{Context: background,
 							armed: func() bool { return server.asked.Load() > 0 }}
 						if isLate { // the end comes while the server is asked
@@ -136,7 +136,7 @@ func TestDeniedWhenItsTimeEnds(t *testing.T) {
 							defer cancel()
 							server.late, ctx = make(chan struct{}), soon
 						}
-						denial, err := caller.run(ctx, conn, Timeout(20*time.Second), OnFailure(policy))
+						denial, err := caller.run(ctx, client, Timeout(20*time.Second), OnFailure(policy))
 						if err != nil && !errors.Is(err, ErrDenied) || denial == nil || denial.Decision.Source != FromServer ||
 							denial.Decision.Limit != 7 || denial.Decision.RetryAfter != 50*time.Millisecond {
 							t.Errorf("%s, %v, %s, %v: %+v, %v", name, byScript, policy, isLate, denial, err)
@@ -166,20 +166,20 @@ func TestDeniedWhenItsTimeEnds(t *testing.T) {
 // Also where the script decides, and the next unit comes in a minute.
 func TestCloseEndsWaits(t *testing.T) {
 	byBoth(t, func(t *testing.T, addr string) {
-		conn := connect(t, Server{Addr: addr})
-		l, k := limiter(t, conn, 1, Mode(Direct)), key()
+		client := connect(t, Server{Addr: addr})
+		l, k := limiter(t, client, 1, Direct), key()
 		must(l.Allow(background, k))
-		holds := holding(t, conn, 1)
+		holds := holding(t, client, 1)
 		must(holds.TryAcquire(background, k+"held"))
 		ended := make(chan error)
 		for n := range 3 {
 			go func() { ended <- l.Wait(background, k) }()
 			go func() { _, err := holds.Acquire(background, k+"held"); ended <- err }()
-			eventually(t, "they wait", func() bool { return inLine(conn, k) == n+1 && inLine(conn, k+"held") == n+1 })
+			eventually(t, "they wait", func() bool { return inLine(client, k) == n+1 && inLine(client, k+"held") == n+1 })
 		}
 		time.Sleep(100 * time.Millisecond)
 		for range 2 { // also who closes it while it is closed waits until it is
-			go func() { ended <- errors.Join(conn.Close(), conn.ctx.Err()) }()
+			go func() { ended <- errors.Join(client.Close(), client.ctx.Err()) }()
 		}
 		for range 8 {
 			select {
@@ -210,7 +210,7 @@ func TestWaitsOutliveConnections(t *testing.T) {
 			}
 			return reply
 		})
-		l := must(New(connect(t, Server{Addr: addr}), Quota{Limit: 7, Window: time.Minute}, Mode(Direct), OnFailure(Error),
+		l := must(New(connect(t, Server{Addr: addr}), Quota{Limit: 7, Window: time.Minute}, Direct, OnFailure(FailError),
 			Timeout(20*time.Second)))
 		if err := l.Wait(background, "k"); err != nil || server.asked.Load() != 3 {
 			t.Errorf("%v, asked %d times", err, server.asked.Load())
@@ -229,17 +229,17 @@ func TestWhatThePolicyGrantedStaysCounted(t *testing.T) {
 	var running sync.WaitGroup
 	for name, caller := range callers {
 		for _, byScript := range []bool{false, true} {
-			for _, policy := range []Decider{Allow, Local} {
+			for _, policy := range []FailurePolicy{FailAllow, FailLocal} {
 				running.Go(func() {
 					server := &denying{byScript: byScript, late: make(chan struct{})}
-					conn := connect(t, Server{Addr: fake(t, server.reply)})
-					l := must(New(conn, Quota{Limit: 100, Window: time.Minute}, Mode(Direct), OnFailure(policy),
+					client := connect(t, Server{Addr: fake(t, server.reply)})
+					l := must(New(client, Quota{Limit: 100, Window: time.Minute}, Direct, OnFailure(policy),
 						Timeout(2*time.Second)))
 					if !caller(l) || server.asked.Load() != 2 {
 						t.Errorf("%s, %v, %s: denied, or asked %d times", name, byScript, policy, server.asked.Load())
 					}
 					close(server.late)
-					for conn.pending.Load() > 0 {
+					for client.pending.Load() > 0 {
 						time.Sleep(2 * time.Millisecond)
 					}
 					server.mu.Lock()
@@ -280,14 +280,14 @@ func (g gone) Done() <-chan struct{} {
 // is given back there, and then it closes.
 func TestNobodyGetsAConnectionThatEnds(t *testing.T) {
 	server, isSo := &denying{}, new(atomic.Bool)
-	conn := connect(t, Server{Addr: fake(t, func(addr string, words []any) string {
+	client := connect(t, Server{Addr: fake(t, func(addr string, words []any) string {
 		if words[0] == prefix+"ACQUIRE" && len(words) > 5 && words[5] != "0ms" {
 			isSo.Store(true)
 			return "*5\r\n:1\r\n:7\r\n:0\r\n:0\r\n:1000\r\n"
 		}
 		return server.reply(addr, words)
 	})})
-	l := must(New(conn, Quota{Limit: 7, Window: time.Minute}, Mode(Direct), OnFailure(Error), Timeout(20*time.Second)))
+	l := must(New(client, Quota{Limit: 7, Window: time.Minute}, Direct, OnFailure(FailError), Timeout(20*time.Second)))
 	cancelled := 0
 	for range 100 {
 		isSo.Store(false)
@@ -295,9 +295,9 @@ func TestNobodyGetsAConnectionThatEnds(t *testing.T) {
 		if err == nil {
 			continue
 		}
-		conn.waits.mu.Lock()
-		kept := len(conn.waits.idle)
-		conn.waits.mu.Unlock()
+		client.waits.mu.Lock()
+		kept := len(client.waits.idle)
+		client.waits.mu.Unlock()
 		if !errors.Is(err, context.Canceled) || kept > 0 {
 			t.Fatalf("%v, and %d kept", err, kept)
 		}

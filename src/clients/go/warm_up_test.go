@@ -116,12 +116,12 @@ func rewarm(l *Limiter, key string, age time.Duration) {
 }
 
 func TestWarmUp(t *testing.T) {
-	byAll(t, func(t *testing.T, conn *Conn) {
-		for _, mode := range []Decider{Direct, Cached} {
-			if conn == nil {
+	byAll(t, func(t *testing.T, client *Client) {
+		for _, mode := range []Mode{Direct, Cached} {
+			if client == nil {
 				mode = Local
 			}
-			l := limiter(t, conn, 90, WarmUp(time.Hour), Mode(mode))
+			l := limiter(t, client, 90, WarmUp(time.Hour), mode)
 			k := key()
 			granted := func(n int64) (all int64) {
 				for range n {
@@ -162,13 +162,13 @@ func TestWarmUp(t *testing.T) {
 				t.Errorf("%s: %+v", mode, d)
 			}
 			// A process that joins late sees how much is counted.
-			if conn != nil {
-				late := limiter(t, conn, 90, WarmUp(time.Hour), Mode(mode))
+			if client != nil {
+				late := limiter(t, client, 90, WarmUp(time.Hour), mode)
 				must(l.Refund(background, k, 11))
 				if d := must(late.Allow(background, k)); d.Limit != 76 { // of which 80 are used
 					t.Errorf("%s: %+v", mode, d)
 				}
-				if n := late.Statistics(); n.Server+n.Cache != 1 {
+				if n := late.Statistics(); n.Server.all()+n.Cache.all() != 1 {
 					t.Errorf("one decision counts once: %+v", n)
 				}
 			}
@@ -184,9 +184,9 @@ func TestWarmUp(t *testing.T) {
 }
 
 func TestSeveralWarmUp(t *testing.T) {
-	byAll(t, func(t *testing.T, conn *Conn) {
-		first := limiter(t, conn, 90, WarmUp(time.Hour), Prefix("{k}first:"), Mode(direct(conn)))
-		second := limiter(t, conn, 90, Prefix("{k}second:"), Mode(direct(conn)))
+	byAll(t, func(t *testing.T, client *Client) {
+		first := limiter(t, client, 90, WarmUp(time.Hour), Prefix("{k}first:"), Mode(direct(client)))
+		second := limiter(t, client, 90, Prefix("{k}second:"), Mode(direct(client)))
 		k := key()
 		all := func(n int64) Decisions {
 			return must(AllowAll(background, first.Request(k, n), second.Request(k, n)))
@@ -207,9 +207,9 @@ func TestSeveralWarmUp(t *testing.T) {
 		if d := all(25); !d.Allowed || d.Each[0].Limit != 55 {
 			t.Errorf("%+v", d)
 		}
-		if conn != nil { // a process that joins late sees how much is counted
-			first = limiter(t, conn, 90, WarmUp(time.Hour), Prefix("{k}first:"), Mode(Direct))
-			if d := all(1); d.Each[0].Limit != 51 || first.Statistics().Server != 1 {
+		if client != nil { // a process that joins late sees how much is counted
+			first = limiter(t, client, 90, WarmUp(time.Hour), Prefix("{k}first:"), Direct)
+			if d := all(1); d.Each[0].Limit != 51 || first.Statistics().Server.all() != 1 {
 				t.Errorf("%+v", d)
 			}
 		}
@@ -234,16 +234,16 @@ func TestWarmingDenialsStand(t *testing.T) {
 		}
 		return denied
 	})
-	for _, policy := range []Decider{Error, Allow, Local} {
+	for _, policy := range []FailurePolicy{FailError, FailAllow, FailLocal} {
 		fresh := func() *Limiter {
 			return must(New(connect(t, Server{Addr: addr}), Quota{Limit: 90, Window: time.Minute}, WarmUp(time.Hour),
-				Mode(Direct), OnFailure(policy), Timeout(20*time.Second)))
+				Direct, OnFailure(policy), Timeout(20*time.Second)))
 		}
 		l := fresh()
 		if d, err := l.Allow(background, "k"); err != nil || d.Allowed() || d.Source != FromServer || d.Limit != 30 {
 			t.Errorf("%v: %+v, %v", policy, d, err)
 		}
-		if n := l.Statistics(); n != (Statistics{Server: 1}) {
+		if n := l.Statistics(); n != (Statistics{Server: Count{Denied: 1}}) {
 			t.Errorf("%v: %+v", policy, n)
 		}
 		several := fresh()
@@ -262,8 +262,8 @@ func TestWarmingDenialsStand(t *testing.T) {
 
 // Without an answer the policy decides with the limit that was asked for.
 func TestWarmUpWithoutAnAnswer(t *testing.T) {
-	conn := connect(t, Server{Addr: "127.0.0.1:1"})
-	l := must(New(conn, Quota{Limit: 90, Window: time.Minute}, WarmUp(time.Hour), OnFailure(Local)))
+	client := connect(t, Server{Addr: "127.0.0.1:1"})
+	l := must(New(client, Quota{Limit: 90, Window: time.Minute}, WarmUp(time.Hour), OnFailure(FailLocal)))
 	for want := range int64(4) {
 		if d := must(l.Allow(background, "k")); d.Allowed() != (want < 3) || d.Limit != 3 || d.Source != FromFailure {
 			t.Errorf("%+v", d)
@@ -274,17 +274,17 @@ func TestWarmUpWithoutAnAnswer(t *testing.T) {
 	}
 	for _, options := range [][]Option{{Cold(2)}, {WarmUp(time.Hour), BlockFor(time.Second)}, {WarmUp(time.Hour), Cold(1)},
 		{WarmUp(0)}} {
-		if _, err := New(conn, Quota{Limit: 90, Window: time.Minute}, options...); !errors.Is(err, ErrArgument) {
+		if _, err := New(client, Quota{Limit: 90, Window: time.Minute}, options...); !errors.Is(err, ErrArgument) {
 			t.Error(err)
 		}
 	}
 	if _, err := l.With(Quota{Limit: 90, Window: time.Hour}); !errors.Is(err, ErrArgument) {
 		t.Error(err)
 	}
-	if _, err := NewHolds(conn, 1, time.Minute, WarmUp(time.Hour)); !errors.Is(err, ErrArgument) {
+	if _, err := NewHolds(client, 1, time.Minute, WarmUp(time.Hour)); !errors.Is(err, ErrArgument) {
 		t.Error(err)
 	}
-	if _, err := NewBudget(conn, 1, Daily(), nil, WarmUp(time.Hour)); !errors.Is(err, ErrArgument) {
+	if _, err := NewBudget(client, 1, Daily(), nil, WarmUp(time.Hour)); !errors.Is(err, ErrArgument) {
 		t.Error(err)
 	}
 	few := must(New(nil, Quota{Limit: 90, Window: time.Minute}, WarmUp(time.Hour), MaxKeys(3)))

@@ -106,7 +106,7 @@ func (l *Limiter) allowWarming(ctx context.Context, key string, d demand) (Decis
 
 // rest is ctx with what is left of the time that a request waits for the server. It is over when that is.
 func (a asker) rest(ctx context.Context, began time.Duration) (context.Context, context.CancelFunc) {
-	if a.conn == nil {
+	if a.client == nil {
 		return ctx, func() {}
 	}
 	return context.WithTimeout(ctx, began+a.timeout-now())
@@ -118,14 +118,15 @@ func (l *Limiter) askWarming(ctx context.Context, key string, d demand, full *qu
 	source Source, err error) {
 	d.limit = l.warming.ask(key, full)
 	known := false
-	if l.conn == nil {
+	if l.client == nil {
 		source = FromLocal
 		r, err = l.here(key, &d, 0)
 	} else if r, known = l.known(key, &d); known {
 		source = FromCache
 	} else if again {
 		source = FromServer
-		r, err = l.told(ctx, key, d, true)
+		r, err = l.told(ctx, key, d)
+		keep(err)
 	} else {
 		r, source, err = l.answered(ctx, key, d)
 	}
@@ -144,7 +145,7 @@ func (l *Limiter) lookWarming(ctx context.Context, key string, full *quota) {
 }
 
 // decide decides several limits, each with the limit of its step, and once more where one is shown to have risen.
-func (all together) decide(ctx context.Context) (answer, error) {
+func (all allOf) decide(ctx context.Context) (answer, error) {
 	began := now()
 	a, err := all.ask(ctx, false)
 	if err != nil || a.allowed || a.source == FromFailure {

@@ -8,6 +8,7 @@ export { type CalendarOptions, type Period, type PeriodName, periodAt } from "./
 export { Decision, type Source } from "./core/decision.js";
 export type { Duration } from "./core/duration.js";
 export {
+  ClusterClientError,
   DeniedError,
   LostError,
   ModuleMissingError,
@@ -17,11 +18,12 @@ export {
 } from "./core/errors.js";
 export type { Draft, HeaderOptions } from "./core/headers.js";
 export type { Mode, ModuleUse, OnFailure, QuotaOptions, Settings, WaitOptions } from "./core/options.js";
+export type { Reason } from "./core/reasons.js";
 export { type Demand, Entry, type Quota, type Reply } from "./core/window.js";
 export { Adaptive, type AdaptiveOptions, Permit } from "./limiters/adaptive.js";
 export { Admission, type AdmitOptions, admit, type DeniedPart } from "./limiters/admission.js";
 export { allowAll, Decisions, type Share } from "./limiters/all-of.js";
-export type { BaseOptions, Counts } from "./limiters/base.js";
+export type { BaseOptions, Statistics } from "./limiters/base.js";
 export { BudgetLimiter, type BudgetLimiterOptions, type BudgetOptions } from "./limiters/budget.js";
 export { Hold, type Holder, HoldLimiter, type HoldLimiterOptions, type HoldOptions } from "./limiters/hold.js";
 export { Limits, type LimitsOptions, type LimitsRequest, type LimitsSettings } from "./limiters/limits.js";

@@ -20,7 +20,7 @@ use crate::quota::checked_limit;
 use crate::request::Request;
 use crate::shared::Shared;
 use crate::transport::Reply;
-use crate::upstream::Link;
+use crate::upstream::{Link, Outcome};
 
 /// A clock that is so far behind the server's is logged, and how often.
 const FAR_BEHIND: Duration = Duration::from_secs(1);
@@ -168,14 +168,19 @@ impl BudgetLimiter {
 
     async fn decided(&self, request: Request<'_>, way: Way) -> Result<Decision, Error> {
         let request = self.checked(request)?;
-        let key = self.key(request.key);
+        let (key, outcome) = (self.key(request.key), Outcome::default());
         let decided = match &self.0.client.link {
             None => return self.locally(&key, &request, self.0.limit, Source::Local, way),
             Some(link) if way == Way::Peek => self.look(link, &key, &request).await,
-            Some(link) => self.ask(link, &key, &request, way == Way::Record).await,
+            Some(link) => self.ask(link, &key, &request, way == Way::Record, &outcome).await,
         };
-        match decided {
-            Err(Error::Unavailable(reason)) if way != Way::Record => self.by_policy(&key, &request, reason, way),
+        match decided.map_err(|error| self.0.client.failure(error)) {
+            Err(Error::Unavailable(reason)) if way != Way::Record => {
+                let decided = self.by_policy(&key, &request, reason, way);
+                let told = decided.as_ref().map_or_else(|_| self.0.client.told_by_error(), |told| told.granted);
+                outcome.decided(told);
+                decided
+            }
             decided => decided,
         }
     }
@@ -251,16 +256,23 @@ impl BudgetLimiter {
         BudgetClause { limit: self.0.limit, until, cost }
     }
 
-    async fn ask(&self, link: &Link, key: &[u8], request: &Request<'_>, force: bool) -> Result<Decision, Error> {
+    async fn ask(
+        &self,
+        link: &Link,
+        key: &[u8],
+        request: &Request<'_>,
+        force: bool,
+        outcome: &Outcome,
+    ) -> Result<Decision, Error> {
         let deadline = link.deadline(request.deadline)?;
         let command = |until| {
             let budget = self.clause(until, request.cost);
             Command::Budget { key: key.into(), budget, partial: request.partial, force }
         };
-        let reply: Reply = match link.ask(command(self.until()?), deadline).await {
+        let reply: Reply = match link.ask_for(outcome, command(self.until()?), deadline).await {
             Err(Error::Refused(text)) if has_ended(&text) => {
                 let server_time = server_time(link, deadline).await;
-                link.ask(command(self.until_there(server_time)?), deadline).await?
+                link.ask_for(outcome, command(self.until_there(server_time)?), deadline).await?
             }
             reply => reply?,
         };

@@ -14,7 +14,7 @@ use crate::deciding::cached::DenyCache;
 use crate::demand::Demand;
 use crate::error::Error;
 use crate::keyed::FairQueue;
-use crate::mode::Module;
+use crate::mode::{Cluster, Module, OnRefused};
 use crate::protocol::{Command, Encoding};
 use crate::quota::Quota;
 use crate::servers::ServerState;
@@ -42,7 +42,10 @@ pub struct ClientBuilder {
     pub(crate) max_keys: usize,
     pub(crate) max_waiting: usize,
     module: Module,
+    on_refused: OnRefused,
+    cluster: Cluster,
     pub(crate) prefix: Vec<u8>,
+    keeps_late_grants: bool,
     options: ConnectionOptions,
 }
 
@@ -54,7 +57,10 @@ impl Default for ClientBuilder {
             max_keys: 100_000,
             max_waiting: 10,
             module: Module::Auto,
+            on_refused: OnRefused::Error,
+            cluster: Cluster::Auto,
             prefix: Vec::new(),
+            keeps_late_grants: false,
             options: ConnectionOptions::new(),
         }
     }
@@ -88,9 +94,25 @@ impl ClientBuilder {
         Self { module, ..self }
     }
 
+    /// What a request gets that the server refuses to decide: [`OnRefused::Error`] unless set.
+    pub fn on_refused(self, on_refused: OnRefused) -> Self {
+        Self { on_refused, ..self }
+    }
+
+    /// Whether the client follows a cluster's slots: [`Cluster::Auto`] unless set.
+    pub fn cluster(self, cluster: Cluster) -> Self {
+        Self { cluster, ..self }
+    }
+
     /// Put before each key: nothing unless set.
     pub fn prefix(self, prefix: impl Into<Vec<u8>>) -> Self {
         Self { prefix: prefix.into(), ..self }
+    }
+
+    /// Whether units that the server grants after a request failed with [`Error::Unavailable`] stay counted: for a service
+    /// whose callers may let such a request pass, as proxies do. Default: they are given back.
+    pub fn keep_late_grants(self, keeps: bool) -> Self {
+        Self { keeps_late_grants: keeps, ..self }
     }
 
     /// Certificates, and what sentinels need.
@@ -104,7 +126,7 @@ impl ClientBuilder {
     /// # Errors
     /// [`Error::Invalid`] for a setting, a certificate or a URL that is wrong: see [`Client::connect`].
     pub fn build(self, url: &str) -> Result<Client, Error> {
-        let servers = Servers::at(url, &self.options).map_err(Error::Invalid)?;
+        let servers = Servers::at(url, &self.options, self.cluster).map_err(Error::Invalid)?;
         self.made(Some(Box::new(servers)))
     }
 
@@ -172,7 +194,10 @@ impl ClientBuilder {
             fair_queue,
             counters,
             max_keys: self.max_keys,
+            on_refused: self.on_refused,
+            refused: Mutex::default(),
             prefix: self.prefix,
+            keeps_late_grants: self.keeps_late_grants,
             closing: Mutex::default(),
             closed: watch::Sender::new(false),
             #[cfg(feature = "metrics")]
@@ -214,6 +239,11 @@ impl Client {
         link.ask(command, Instant::now() + link.timeout()).await
     }
 
+    /// The longest that a request waits because of the limiter; zero without a server.
+    pub fn timeout(&self) -> Duration {
+        self.0.link.as_ref().map_or(Duration::ZERO, |link| link.timeout())
+    }
+
     /// Whether the client has a server, be it away or not.
     pub fn has_server(&self) -> bool {
         self.0.link.is_some()
@@ -237,7 +267,8 @@ impl Client {
 
     /// Hands what was counted since the last call to the recorder of the crate `metrics`:
     /// `swlimit_client_decisions_total` by `source` and `granted`, and `swlimit_client_<name>_total` for the others.
-    /// Gauges `swlimit_client_server_away` and `swlimit_client_server_slow` are 1 or 0 for each `server`,
+    /// Gauges `swlimit_client_server_unavailable`, `swlimit_client_server_slow` and `swlimit_client_server_evicts` are 1 or 0 for
+    /// each `server`, `swlimit_client_server_evicted_keys` is how many keys an evicting one has evicted,
     /// `swlimit_client_server_round_trip_seconds` is that of the last reply, and `swlimit_client_lacks` is 1 for each
     /// `right` that is missing; `swlimit_client_leases_too_far` is how many limiters take no lease because round trips are
     /// longer than half of one. To be called now and then, such as whenever metrics are asked for. Clients in
@@ -288,6 +319,9 @@ impl Client {
         let round_trip = self.servers().iter().filter_map(|server| server.round_trip).max().unwrap_or_default();
         let _ = timeout(CLOSING.max(CLOSING_ROUND_TRIPS * round_trip), closed).await;
         join_all(closing.iter().map(Closing::give_up)).await;
+        if let Some(link) = &self.0.link {
+            link.give_up();
+        }
         self.0.closing.lock().extend(closing);
     }
 

@@ -54,7 +54,7 @@
 //! # Features
 //!
 //! `tls` (default): `rediss://` URLs. `tower` (default): the layers in [`tower`]. `metrics`: counters through the crate
-//! `metrics`. `serde`: [`Mode`], [`OnFailure`] and [`Module`] in configuration files.
+//! `metrics`. `serde`: [`Mode`], [`OnFailure`], [`Module`] and [`Cluster`] in configuration files.
 //!
 //! [swlimit]: https://github.com/swlimit/swlimit
 
@@ -106,10 +106,10 @@ pub use decision::{Decision, Decisions, Source};
 pub use error::{Cause, Error};
 pub use hold::{Hold, HoldLimiter, HoldLimiterBuilder, HoldRequest, Holder, Lost};
 pub use limiter::{Limiter, LimiterBuilder, Limits, LimitsBuilder};
-pub use mode::{Mode, Module, OnFailure};
+pub use mode::{Cluster, Mode, Module, OnFailure, OnRefused};
 pub use protocol::{DeniedKey, KeyInfo};
 pub use quota::Quota;
 pub use request::Request;
-pub use servers::{Backend, Reason, ServerState, State};
+pub use servers::{Backend, Eviction, Reason, ServerState, State};
 pub use statistics::Statistics;
 pub use transport::ConnectionOptions;

@@ -38,6 +38,21 @@ pub enum Module {
     Never,
 }
 
+/// Whether a client follows the slots of a cluster.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
+#[cfg_attr(feature = "serde", derive(serde::Deserialize, serde::Serialize), serde(rename_all = "snake_case"))]
+#[non_exhaustive]
+pub enum Cluster {
+    /// If the server at the URL turns out to be part of a cluster. Where none of the addresses that the cluster names is
+    /// reached, only the one of the URL is asked. The default.
+    #[default]
+    Auto,
+    /// From the beginning: the URL names one of the cluster's nodes.
+    On,
+    /// Never: a redirection is a failure.
+    Off,
+}
+
 /// What decides when the server does not answer.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
 #[cfg_attr(feature = "serde", derive(serde::Deserialize, serde::Serialize), serde(rename_all = "snake_case"))]
@@ -52,6 +67,19 @@ pub enum OnFailure {
     Deny,
     /// The caller: [`Error::Unavailable`](crate::Error::Unavailable).
     Error,
+}
+
+/// What a request gets that the server refuses to decide: its user lacks a right, the module is missing or too old, or
+/// the key has another type.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
+#[cfg_attr(feature = "serde", derive(serde::Deserialize, serde::Serialize), serde(rename_all = "snake_case"))]
+#[non_exhaustive]
+pub enum OnRefused {
+    /// The error. The default.
+    #[default]
+    Error,
+    /// What [`OnFailure`] says. The refusal is logged, once a minute at most.
+    OnFailure,
 }
 
 /// The part of a limit for [`local_share`](crate::LimiterBuilder::local_share) and

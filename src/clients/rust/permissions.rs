@@ -15,6 +15,8 @@ impl Client {
     /// `client|tracking` and so on; all that the client can use, if none are named. Where the script decides, its own
     /// rights stand for those of the module. If the user may not touch the key, the only right is `~` and the key.
     ///
+    /// Behind this, [`servers`](Client::servers) says how the server evicts keys.
+    ///
     /// Each is asked on this key, which must be no limit's, behind the client's prefix; those that write with a word that
     /// they refuse after the user's rights were checked: nothing is counted, changed or shown anywhere.
     ///
@@ -51,6 +53,7 @@ impl Client {
                 Err(error) => return Err(error),
             }
         }
+        link.identify(&key).await;
         Ok(forbidden)
     }
 }

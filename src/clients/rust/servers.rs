@@ -2,6 +2,8 @@
 
 use std::time::{Duration, SystemTime};
 
+use crate::protocol::is_unknown_command;
+
 /// What a client knows of one server: the only one, or a primary of a cluster.
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
@@ -10,7 +12,7 @@ pub struct ServerState {
     pub address: String,
     /// Whether requests can rely on it.
     pub state: State,
-    /// Why it is unavailable; `None` unless it is.
+    /// Why it is unavailable or slow; `None` where it is neither.
     pub reason: Option<Reason>,
     /// The same in the words of the server, the system or the client; empty unless it is unavailable.
     pub message: String,
@@ -26,6 +28,32 @@ pub struct ServerState {
     pub round_trip: Option<Duration>,
     /// What decides there; `None` until that is known.
     pub backend: Option<Backend>,
+    /// How it evicts keys, and limits with them; `None` where it does not, or where INFO does not say.
+    pub eviction: Option<Eviction>,
+}
+
+/// How a server removes keys that have not expired, when they need more than its `maxmemory`. A limit whose key is
+/// removed begins again. Only the policy `noeviction` is safe.
+#[derive(Clone, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct Eviction {
+    /// Its `maxmemory-policy`, such as `volatile-lru`.
+    pub policy: String,
+    /// Its `maxmemory`, in bytes.
+    pub max_memory: u64,
+    /// Keys that it has evicted since it started.
+    pub evicted_keys: u64,
+}
+
+impl Eviction {
+    /// As INFO says in its sections `memory` and `stats`; `None` where nothing is evicted.
+    pub(crate) fn read(info: &str) -> Option<Self> {
+        let field = |name: &str| info.lines().find_map(|line| line.strip_prefix(name)).map(str::trim);
+        let number = |name: &str| field(name).and_then(|number| number.parse().ok()).unwrap_or(0);
+        let (policy, max_memory) = (field("maxmemory_policy:")?, number("maxmemory:"));
+        let evicted_keys = number("evicted_keys:");
+        (policy != "noeviction" && max_memory > 0).then(|| Self { policy: policy.into(), max_memory, evicted_keys })
+    }
 }
 
 /// Whether requests can rely on a server.
@@ -61,15 +89,21 @@ pub enum Reason {
     /// The TLS handshake failed, usually because of the certificate.
     Certificate,
     /// The password or the user is wrong, or is missing.
-    Password,
+    Auth,
     /// Nothing comes back, or too late.
     NoAnswer,
     /// The connection broke.
     Disconnected,
     /// It serves no more clients.
     TooManyClients,
+    /// Its replies are not understood.
+    BadReply,
+    /// Replies take longer than the timeout.
+    Slow,
     /// The module is no longer loaded.
     ModuleMissing,
+    /// It is part of a cluster, and redirects to others, which the client does not follow.
+    Cluster,
     /// It answers with an error that begins with this code, such as `READONLY`, `OOM` or `LOADING`.
     Code(&'static str),
     /// Something else: see the message.
@@ -82,11 +116,15 @@ impl ServerState {
     pub(crate) fn publish(&self) {
         let gauge = |name, value: f64| metrics::gauge!(name, "server" => self.address.clone()).set(value);
         for (name, state) in
-            [("swlimit_client_server_away", State::Unavailable), ("swlimit_client_server_slow", State::Slow)]
+            [("swlimit_client_server_unavailable", State::Unavailable), ("swlimit_client_server_slow", State::Slow)]
         {
             gauge(name, if self.state == state { 1.0 } else { 0.0 });
         }
         gauge("swlimit_client_server_script", if self.backend == Some(Backend::Script) { 1.0 } else { 0.0 });
+        gauge("swlimit_client_server_evicts", if self.eviction.is_some() { 1.0 } else { 0.0 });
+        if let Some(eviction) = &self.eviction {
+            gauge("swlimit_client_server_evicted_keys", eviction.evicted_keys as f64);
+        }
         if let Some(round_trip) = self.round_trip {
             gauge("swlimit_client_server_round_trip_seconds", round_trip.as_secs_f64());
         }
@@ -94,12 +132,12 @@ impl ServerState {
 }
 
 impl State {
-    /// Its name in labels of metrics: `up`, `slow`, `away`.
+    /// Its name in labels of metrics: `up`, `slow`, `unavailable`.
     pub const fn as_str(self) -> &'static str {
         match self {
             Self::Up => "up",
             Self::Slow => "slow",
-            Self::Unavailable => "away",
+            Self::Unavailable => "unavailable",
         }
     }
 }
@@ -114,21 +152,81 @@ impl Backend {
     }
 }
 
+/// Codes of errors with which a server says that it cannot decide now, but may later.
+const CODES: [&str; 9] =
+    ["BUSY", "CLUSTERDOWN", "FAILOVER", "LOADING", "MASTERDOWN", "MISCONF", "NOREPLICAS", "OOM", "READONLY"];
+
 impl Reason {
-    /// Its name in labels of metrics: `refused`, `unresolved`, `certificate`, `password`, `no_answer`, `disconnected`,
-    /// `too_many_clients`, `module_missing`, `other`, or the code.
+    /// What an error of the server's comes to, by its code; `None` for errors that are the caller's. The server has no
+    /// codes for too many clients, for passwords before Redis 6, and for unknown commands: these have fixed beginnings.
+    pub(crate) fn of_error(error: &str) -> Option<Self> {
+        let code = error.split(' ').next().unwrap_or_default();
+        if let Some(code) = CODES.into_iter().find(|known| *known == code) {
+            return Some(Self::Code(code));
+        }
+        match code {
+            "NOAUTH" | "WRONGPASS" => Some(Self::Auth),
+            "MOVED" | "ASK" => Some(Self::Cluster),
+            "WRONGTYPE" | "NOPERM" | "UNBLOCKED" | "CROSSSLOT" => None,
+            "ERR" if error.starts_with("ERR max number of clients") => Some(Self::TooManyClients),
+            "ERR" if error.starts_with("ERR invalid password") || error.starts_with("ERR AUTH ") => Some(Self::Auth),
+            "ERR" if is_unknown_command(error) => Some(Self::ModuleMissing),
+            "ERR" => None,
+            _ => Some(Self::Other),
+        }
+    }
+
+    /// Whether it says nothing about reads.
+    pub(crate) fn refuses_writes(self) -> bool {
+        matches!(self, Self::Code("MISCONF" | "NOREPLICAS" | "OOM" | "READONLY"))
+    }
+
+    /// Its name in labels of metrics: `refused`, `unresolved`, `certificate`, `auth`, `bad_reply`, `slow`, `no_answer`,
+    /// `disconnected`, `too_many_clients`, `module_missing`, `cluster`, `other`, or the code.
     pub const fn as_str(self) -> &'static str {
         match self {
             Self::Refused => "refused",
             Self::Unresolved => "unresolved",
             Self::Certificate => "certificate",
-            Self::Password => "password",
+            Self::Auth => "auth",
+            Self::BadReply => "bad_reply",
+            Self::Slow => "slow",
             Self::NoAnswer => "no_answer",
             Self::Disconnected => "disconnected",
             Self::TooManyClients => "too_many_clients",
             Self::ModuleMissing => "module_missing",
+            Self::Cluster => "cluster",
             Self::Code(code) => code,
             Self::Other => "other",
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::Value;
+
+    use super::*;
+
+    #[test]
+    fn reasons_are_those_of_the_vectors() {
+        let vectors: Value =
+            serde_json::from_str(include_str!("../../../tests/conformance/vectors/reasons.json")).unwrap();
+        let words = vectors["words"].as_array().unwrap();
+        for case in vectors["replies"].as_array().unwrap() {
+            let reason = Reason::of_error(case["reply"].as_str().unwrap()).map(Reason::as_str);
+            assert_eq!(reason, case["reason"].as_str(), "{case}");
+            assert!(reason.is_none_or(|reason| words.iter().any(|word| word == reason)), "{case}");
+        }
+    }
+
+    #[test]
+    fn a_server_evicts_where_it_has_a_limit_and_a_policy() {
+        let of = |policy: &str, max_memory: u64| {
+            Eviction::read(&format!("maxmemory:{max_memory}\r\nmaxmemory_policy:{policy}\r\nevicted_keys:7\r\n"))
+        };
+        let expected = Eviction { policy: "volatile-lru".into(), max_memory: 100, evicted_keys: 7 };
+        assert_eq!(of("volatile-lru", 100), Some(expected));
+        assert_eq!((of("volatile-lru", 0), of("noeviction", 100), Eviction::read("run_id:1")), (None, None, None));
     }
 }

@@ -14,13 +14,18 @@ use crate::deciding::cached::DenyCache;
 use crate::deciding::{eventual, leased};
 use crate::error::Error;
 use crate::keyed::FairQueue;
+use crate::mode::OnRefused;
 use crate::protocol::{unix, Command, Counted};
 use crate::request::Request;
+use crate::servers::Reason;
 use crate::statistics::Counters;
 #[cfg(feature = "metrics")]
 use crate::statistics::Statistics;
-use crate::upstream::{HoldRenewer, Link};
+use crate::upstream::{told_of_all, HoldRenewer, Link};
 use crate::wait::Wait;
+
+/// How often refusals are logged that failure policies decide.
+const REFUSALS: Duration = Duration::from_secs(60);
 
 /// What all limiters of a client share.
 pub(crate) struct Shared {
@@ -31,7 +36,12 @@ pub(crate) struct Shared {
     pub renewer: Option<HoldRenewer>,
     pub counters: Arc<Counters>,
     pub max_keys: usize,
+    pub on_refused: OnRefused,
+    /// When a refusal was logged last.
+    pub refused: Mutex<Option<Instant>>,
     pub prefix: Vec<u8>,
+    /// Late grants stay where the caller got an error.
+    pub keeps_late_grants: bool,
     pub closing: Mutex<Vec<Closing>>,
     /// Whether the client was closed: nobody waits any more.
     pub closed: watch::Sender<bool>,
@@ -46,6 +56,27 @@ impl Shared {
             [] => Cow::Borrowed(key),
             prefix => Cow::Owned([prefix, key].concat()),
         }
+    }
+
+    /// Why there is no decision: [`Error::Unavailable`] also where the server refuses to make one, if refusals are the
+    /// failure policies' to decide.
+    pub fn failure(&self, error: Error) -> Error {
+        let is_refusal =
+            matches!(error, Error::Refused(_) | Error::ModuleMissing | Error::ModuleTooOld(_) | Error::NeedsModule);
+        if !is_refusal || self.on_refused == OnRefused::Error {
+            return error;
+        }
+        let (mut logged, now) = (self.refused.lock(), Instant::now());
+        if logged.is_none_or(|logged| now.saturating_duration_since(logged) >= REFUSALS) {
+            *logged = Some(now);
+            tracing::error!(%error, "the rate limit server refuses commands; on_failure decides");
+        }
+        Error::Unavailable(Reason::Other.because(error.to_string()))
+    }
+
+    /// Units that an error stands for: none, unless its caller may pass all the same.
+    pub fn told_by_error(&self) -> u64 {
+        told_of_all(self.keeps_late_grants)
     }
 
     /// A wait until an instant, or the end of the client.

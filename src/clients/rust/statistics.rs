@@ -32,12 +32,15 @@ pub struct Statistics {
     pub leased: u64,
     /// Units of leases that were given back unused.
     pub returned: u64,
-    /// Units of leases that could not be given back: they stay counted for a window.
+    /// Units of leases that could not be given back, and units that were being leased when the client closed: they may
+    /// stay counted for a window.
     pub written_off: u64,
-    /// Units that the server granted, beside leases, when nobody waited any more: the request had been decided without
-    /// the server, or was dropped. They stay counted for a window; those of `acquire`, budgets and admissions go back.
+    /// Units that the server granted, beside leases, when nobody waited any more. Where the request had been decided
+    /// without the server, what it was granted beyond that goes back. Where it was dropped, the units stay counted for a
+    /// window; those of `acquire`, budgets and admissions go back.
     pub unclaimed: u64,
-    /// Requests for leases whose reply never came, so that nobody knows whether the server counted them.
+    /// Requests for leases whose reply never came, and all requests that had none when the client closed: nobody knows
+    /// whether the server counted them.
     pub in_doubt: u64,
     /// Synchronizations that succeeded.
     pub synchronized: u64,

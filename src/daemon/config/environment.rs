@@ -78,7 +78,7 @@ const WITHOUT_MEANING: [(&[&str], &str); 14] = [
             "REDIS_STARTUP_MAX_ELAPSED_TIME",
             "HEALTHY_WITH_AT_LEAST_ONE_CONFIG_LOADED",
         ],
-        "neither start nor health depend on the server: on_failure decides while it is away",
+        "health does not depend on the server: on_failure decides while it is unavailable; see wait_for_server",
     ),
     (
         &["XDS_CLIENT_BACKOFF_INITIAL_INTERVAL", "XDS_CLIENT_BACKOFF_RANDOM_FACTOR", "XDS_CLIENT_BACKOFF_JITTER"],

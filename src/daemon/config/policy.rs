@@ -1,7 +1,7 @@
 //! How a limit is decided: its mode, and its policy while the server is unavailable.
 
 use serde::{de, Deserialize, Deserializer};
-pub use swlimit_client::{Mode, Module, OnFailure};
+pub use swlimit_client::{Mode, Module, OnFailure, OnRefused};
 
 use super::duration::Duration;
 

@@ -9,7 +9,7 @@ use serde::{de, Deserialize, Deserializer};
 use super::address::{self, Address};
 use super::duration::{self, Duration};
 use super::error::{parse, ConfigError};
-use super::policy::{Defaults, Mode, Module, OnFailure, PolicyKeys, Share};
+use super::policy::{Defaults, Mode, Module, OnFailure, OnRefused, PolicyKeys, Share};
 use super::proxy::Auth;
 use super::source::Source;
 use super::tls::{ServerTls, Tls};
@@ -62,6 +62,11 @@ pub struct Settings {
     pub lease_length: Option<Duration>,
     pub sync_interval: Option<Duration>,
 
+    /// What a request gets that the server refuses to decide.
+    pub on_refused: OnRefused,
+    /// Not ready for requests before the server can decide.
+    pub wait_for_server: bool,
+
     /// Decide and count, but never deny.
     pub shadow_mode: bool,
     /// All descriptors are in quota mode.
@@ -103,6 +108,8 @@ impl Default for Settings {
             lease_share: None,
             lease_length: None,
             sync_interval: None,
+            on_refused: OnRefused::Error,
+            wait_for_server: false,
             shadow_mode: false,
             quota_mode: false,
             rate_limit_headers: None,
@@ -206,6 +213,9 @@ pub struct Http {
     /// One address, or several that answer alike.
     #[serde(deserialize_with = "address::one_or_several")]
     pub address: Vec<Address>,
+    /// Where metrics, the page and explanations are, and not at `address`; none: at `address`.
+    #[serde(deserialize_with = "address::one_or_several")]
+    pub monitoring_address: Vec<Address>,
     pub tls: Option<Tls>,
     /// The longest time for a request's headers, and between requests of a connection.
     pub header_timeout: Duration,
@@ -222,6 +232,7 @@ impl Default for Http {
     fn default() -> Self {
         Self {
             address: vec![Address::Tcp(([127, 0, 0, 1], 8080).into())],
+            monitoring_address: Vec::new(),
             tls: None,
             header_timeout: Duration(75_000), // longer than proxies keep idle connections
             body_timeout: BODY_TIMEOUT,
@@ -320,6 +331,14 @@ impl Traces {
     }
 }
 
+/// Compares the fields of two values that have a name; the others follow, so that none is forgotten.
+macro_rules! differing {
+    ($type:ident: $one:expr, $other:expr; $($name:literal => $key:ident),+; $($ignored:ident),+) => {{
+        let ($type { $($key,)+ $($ignored: _),+ }, other) = ($one, $other);
+        [$(($name, *$key == other.$key)),+]
+    }};
+}
+
 impl Settings {
     /// Parses the file. Relative paths begin in its folder.
     pub fn read(source: &Source, folder: &Path) -> Result<Self, ConfigError> {
@@ -330,9 +349,8 @@ impl Settings {
         let error = |message: &dyn fmt::Display| Err(ConfigError::in_file(&source.file, message));
         let Self { grpc, http, .. } = &settings;
         let mut addresses: Vec<&Address> = Vec::new();
-        for (address, tls) in
-            [(&grpc.address, &grpc.tls)].into_iter().chain(http.address.iter().map(|address| (address, &http.tls)))
-        {
+        let over_http = http.address.iter().chain(&http.monitoring_address).map(|address| (address, &http.tls));
+        for (address, tls) in [(&grpc.address, &grpc.tls)].into_iter().chain(over_http) {
             if let (Address::Unix(_), Some(_)) = (address, tls) {
                 return error(&format!("{address} is a local socket and has no TLS"));
             }
@@ -383,36 +401,39 @@ impl Settings {
         Defaults { has_server: self.server != Server::None, on_failure }
     }
 
-    /// Keys that differ from another configuration and take effect only after a restart.
+    /// Keys that differ from another configuration and take effect only after a restart. A new key has to be named here,
+    /// or this does not compile.
     pub fn restart_keys(&self, other: &Self) -> Vec<&'static str> {
-        let (grpc, http, others_grpc, others_http) = (&self.grpc, &self.http, &other.grpc, &other.http);
-        let keys = [
-            ("server", self.server == other.server),
-            ("server_tls", self.server_tls == other.server_tls),
-            ("sentinel", self.sentinel == other.sentinel),
-            ("timeout", self.timeout == other.timeout),
-            ("max_keys", self.max_keys == other.max_keys),
-            ("max_waiting", self.max_waiting == other.max_waiting),
-            ("module", self.module == other.module),
-            ("max_untracked_age", self.max_untracked_age == other.max_untracked_age),
-            ("grpc.address", grpc.address == others_grpc.address),
-            ("grpc.tls", grpc.tls.is_some() == others_grpc.tls.is_some()),
-            ("grpc.max_connection_age", grpc.max_connection_age == others_grpc.max_connection_age),
-            ("grpc.max_connection_age_grace", grpc.max_connection_age_grace == others_grpc.max_connection_age_grace),
-            ("grpc.body_timeout", grpc.body_timeout == others_grpc.body_timeout),
-            ("grpc.reply_timeout", grpc.reply_timeout == others_grpc.reply_timeout),
-            ("http.address", http.address == others_http.address),
-            ("http.tls", http.tls.is_some() == others_http.tls.is_some()),
-            ("max_bytes_in_flight", self.max_bytes_in_flight == other.max_bytes_in_flight),
-            ("http.body_timeout", http.body_timeout == others_http.body_timeout),
-            ("http.reply_timeout", http.reply_timeout == others_http.reply_timeout),
-            ("http.header_timeout", http.header_timeout == others_http.header_timeout),
-            ("http.max_headers", http.max_headers == others_http.max_headers),
-            ("http.max_header_bytes", http.max_header_bytes == others_http.max_header_bytes),
-            ("xds", self.xds == other.xds),
-            ("log", self.log == other.log),
-            ("traces", self.traces == other.traces),
+        let keys = differing! { Settings: self, other;
+            "server" => server, "server_tls" => server_tls, "sentinel" => sentinel, "timeout" => timeout,
+            "max_keys" => max_keys, "max_waiting" => max_waiting, "max_bytes_in_flight" => max_bytes_in_flight,
+            "module" => module, "max_untracked_age" => max_untracked_age, "on_refused" => on_refused,
+            "wait_for_server" => wait_for_server, "xds" => xds, "log" => log, "traces" => traces;
+            // Compared below.
+            grpc, http,
+            // Taken up.
+            prefix, auth, api, limits, overlays, ignore_dot_files, mode, on_failure, local_share, lease_share, lease_length,
+            sync_interval, shadow_mode, quota_mode, rate_limit_headers, dynamic_metadata
+        };
+        let grpc = differing! { Grpc: &self.grpc, &other.grpc;
+            "grpc.address" => address, "grpc.max_connection_age" => max_connection_age,
+            "grpc.max_connection_age_grace" => max_connection_age_grace, "grpc.body_timeout" => body_timeout,
+            "grpc.reply_timeout" => reply_timeout;
+            tls
+        };
+        let http = differing! { Http: &self.http, &other.http;
+            "http.address" => address, "http.monitoring_address" => monitoring_address,
+            "http.header_timeout" => header_timeout, "http.body_timeout" => body_timeout,
+            "http.reply_timeout" => reply_timeout, "http.max_headers" => max_headers,
+            "http.max_header_bytes" => max_header_bytes;
+            tls, max_connections_per_address
+        };
+        // Certificates are taken up, whether there is TLS is not.
+        let tls = [
+            ("grpc.tls", self.grpc.tls.is_some() == other.grpc.tls.is_some()),
+            ("http.tls", self.http.tls.is_some() == other.http.tls.is_some()),
         ];
-        keys.into_iter().filter_map(|(key, is_equal)| (!is_equal).then_some(key)).collect()
+        let all = keys.into_iter().chain(grpc).chain(http).chain(tls);
+        all.filter_map(|(key, is_equal)| (!is_equal).then_some(key)).collect()
     }
 }

@@ -1,12 +1,10 @@
-//! The client of the configured server, and whether that server can decide.
+//! The client of the configured server, and the one that checks it.
 
 use std::path::PathBuf;
 use std::time::Duration;
 
-use swlimit_client::{self as client, Backend, Client, ConnectionOptions};
+use swlimit_client::{self as client, Client, ConnectionOptions};
 
-use super::rights;
-use crate::config::limits::Limits;
 use crate::config::settings::{Server, Settings};
 
 /// How long each question of a check may take.
@@ -23,6 +21,9 @@ pub fn client(settings: &Settings) -> Result<Client, client::Error> {
         .max_keys(settings.max_keys)
         .max_waiting(settings.max_waiting)
         .module(settings.module)
+        .on_refused(settings.on_refused)
+        // After an error, a proxy may let its request pass.
+        .keep_late_grants(true)
         .connection_options(connection_options(settings)?);
     match &settings.server {
         Server::None => builder.local(),
@@ -30,7 +31,7 @@ pub fn client(settings: &Settings) -> Result<Client, client::Error> {
     }
 }
 
-/// A client that asks whether the server [can decide](check). It connects at its first use.
+/// A client that asks whether the server [can decide](super::check). It connects at its first use.
 ///
 /// # Errors
 /// As those of [`client`].
@@ -40,34 +41,6 @@ pub fn checker(settings: &Settings) -> Result<Client, client::Error> {
         Server::None => builder.local(),
         Server::Url(url) => builder.connection_options(connection_options(settings)?).build(url),
     }
-}
-
-/// A server that can decide.
-#[derive(Debug, Default)]
-pub struct Checked {
-    /// The module is not loaded: the script decides.
-    pub by_script: bool,
-    /// Rights that the user lacks.
-    pub forbidden: Vec<String>,
-}
-
-/// Whether the server can decide: it answers within a second, knows the password, and has loaded the module, or the
-/// script may decide.
-///
-/// # Errors
-/// The server cannot decide.
-pub async fn check(checker: &Client, limits: &Limits) -> Result<Checked, client::Error> {
-    let mut forbidden = Vec::new();
-    let mut needed = rights::needed(limits);
-    if needed.is_empty() {
-        needed.push(("swlimit:connected".into(), Vec::new())); // callers of the API bring limits
-    }
-    for (key, rights) in needed {
-        let missing = checker.forbidden(&key, &rights).await?;
-        forbidden.extend(missing.into_iter().filter(|right| !forbidden.contains(right)).collect::<Vec<_>>());
-    }
-    let by_script = checker.servers().iter().any(|server| server.backend == Some(Backend::Script));
-    Ok(Checked { by_script, forbidden })
 }
 
 fn connection_options(settings: &Settings) -> Result<ConnectionOptions, client::Error> {

@@ -51,7 +51,7 @@ impl Limiters {
         answers.collect()
     }
 
-    /// The answer to one question, by `on_failure` while the server is away.
+    /// The answer to one question, by `on_failure` while the server is unavailable.
     async fn answer_or_fail(
         &self,
         question: &Question<'_>,

@@ -143,5 +143,6 @@ fn budget(client: &Client, limit: &Limit, periods: &Periods) -> Result<BudgetLim
 
 fn holds(client: &Client, limit: &Limit, lifetime: Lifetime) -> Result<HoldLimiter, Error> {
     let builder = client.holds(limit.units).ttl(Duration::from_millis(lifetime.ttl));
-    builder.on_failure(limit.policy.on_failure).build()
+    // Proxies wait no longer for these than for other limits.
+    builder.timeout(client.timeout()).on_failure(limit.policy.on_failure).build()
 }

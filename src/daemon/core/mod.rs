@@ -4,6 +4,7 @@
 
 mod answer;
 mod caches;
+mod check;
 mod client;
 mod decide;
 mod explanation;
@@ -14,10 +15,11 @@ mod limiters;
 mod plan;
 mod question;
 mod refusal;
-mod rights;
+pub mod rights;
 
 pub use answer::{Answer, Source};
-pub use client::{check, checker, client, Checked};
+pub use check::{check, fastest_trip, Checked};
+pub use client::{checker, client};
 pub use explanation::{Explanation, Mismatch};
 pub use holds::TakenHold;
 pub use limiters::Limiters;
@@ -26,4 +28,4 @@ pub use plan::{retry_after, Descriptor, Plan};
 pub use question::COMPARISONS;
 pub use question::{Operation, Question, Role};
 pub use refusal::Refusal;
-pub use swlimit_client::{headers, Backend, Client, DeniedKey, Error, KeyInfo, State, Statistics};
+pub use swlimit_client::{headers, Backend, Client, DeniedKey, Error, KeyInfo, ServerState, State, Statistics};

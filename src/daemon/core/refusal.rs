@@ -9,7 +9,7 @@ use swlimit_client::Error;
 pub enum Refusal {
     /// The request is invalid.
     Invalid(Cow<'static, str>),
-    /// The server is away, and the limit says `on_failure: error`.
+    /// The server is unavailable, and the limit says `on_failure: error`.
     Unavailable,
     /// The server refuses the command: the module, a permission or the key's type is wrong.
     Refused(String),
@@ -26,7 +26,7 @@ impl Refusal {
     pub fn message(&self) -> &str {
         match self {
             Self::Invalid(message) => message,
-            Self::Unavailable => "the counting server is away",
+            Self::Unavailable => "the counting server is unavailable",
             Self::Refused(message) => message,
             Self::NeedsServer => "this needs a server",
         }

@@ -23,14 +23,20 @@ pub fn describe() {
     );
     describe_counter!(
         "swlimitd_server_errors_total",
-        "Requests without a decision: the server was away, or refused the command"
+        "Requests without a decision: the server was unavailable, or refused the command"
     );
     describe_counter!("swlimitd_rejected_total", "Connections and requests rejected before any protocol");
     describe_gauge!("swlimitd_control_plane_connected", "1 while the control plane that sends limits is connected");
     describe_gauge!("swlimitd_build_info", "1, with the version");
     describe_gauge!("swlimitd_server_lacks_module", "1 while the script decides because the module is not loaded");
-    describe_gauge!("swlimitd_server_away_seconds", "How long a server has been away, by reason; absent unless it is");
-    describe_gauge!("swlimit_client_server_away", "1 while decisions are made without the server");
+    describe_gauge!("swlimitd_server_can_decide", "1 if the last check found that the server can decide all limits");
+    describe_gauge!(
+        "swlimitd_server_unavailable_seconds",
+        "How long a server has been unavailable, by reason; absent unless it is"
+    );
+    describe_gauge!("swlimit_client_server_unavailable", "1 while decisions are made without the server");
+    describe_gauge!("swlimit_client_server_evicts", "1 if the server evicts keys, and limits with them");
+    describe_gauge!("swlimit_client_server_evicted_keys", "Keys that an evicting server has evicted since its start");
     describe_gauge!("swlimit_client_server_slow", "1 while replies of the server come after the timeout");
     describe_gauge!("swlimit_client_server_script", "1 if the server has not the module, and its script decides");
     describe_gauge!("swlimit_client_server_round_trip_seconds", "Duration of the last exchange with the server");
@@ -44,7 +50,7 @@ pub fn describe() {
         ("commands", "Commands sent to the server"),
         ("failures", "Exchanges that the server did not answer in time, or could not decide; connections not made"),
         ("slow", "Replies that came late"),
-        ("opened", "How often a server was found away"),
+        ("opened", "How often a server was found unavailable"),
         ("failovers", "How often sentinels named another primary"),
         ("changes", "Changes of keys that the server announced"),
         ("forgotten", "How often all cached denials were forgotten"),

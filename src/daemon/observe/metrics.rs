@@ -22,7 +22,7 @@ use super::throttle::Throttle;
 use super::traces;
 use super::waiting::Waiting;
 use crate::config::policy::Module;
-use crate::core::{Answer, Backend, Client, Operation, Question, Source, State, Statistics};
+use crate::core::{Answer, Backend, Client, Operation, Question, ServerState, Source, State, Statistics};
 
 /// 50 µs … 1 s.
 pub const SECONDS: [f64; 13] =
@@ -53,7 +53,7 @@ pub struct Metrics {
     pub recent_errors: Recent<1>,
     /// Descriptors and requests without a limit, by [`Unmatched`].
     pub recent_unmatched: Recent<3>,
-    /// Steps in which a server was away.
+    /// Steps in which a server was unavailable.
     pub recent_outages: Recent<1>,
     pub denied_here: DeniedHere,
 }
@@ -115,23 +115,29 @@ impl Metrics {
         }
     }
 
-    /// All metrics in Prometheus's text format, with those of the client and the process. It takes long.
-    pub fn render(&self, client: &Client, module: Module) -> String {
+    /// All metrics in Prometheus's text format, with those of the client, its servers and the process. It takes long.
+    pub fn render(&self, client: &Client, servers: &[ServerState], can_decide: Option<bool>, module: Module) -> String {
         client.publish_metrics();
         self.process.collect();
         gauge!("swlimitd_build_info", "version" => env!("CARGO_PKG_VERSION")).set(1.0);
         self.configuration.publish();
         gauge!(WAITING).set(self.waiting.count() as f64);
         CONTROL_PLANE.get().into_iter().for_each(|gauge| gauge.increment(0.0));
-        for server in client.servers() {
-            let lacks = module == Module::Auto && server.backend == Some(Backend::Script);
-            gauge!("swlimitd_server_lacks_module", "server" => server.address).set(u8::from(lacks));
+        if let Some(can_decide) = can_decide {
+            gauge!("swlimitd_server_can_decide").set(u8::from(can_decide));
         }
-        for server in client.servers().into_iter().filter(|server| server.state == State::Unavailable) {
-            let away = server.since.elapsed().unwrap_or_default();
-            let reason = server.reason.map_or("other", |reason| reason.as_str());
-            gauge!("swlimitd_server_away_seconds", "server" => server.address, "reason" => reason)
-                .set(away.as_secs_f64());
+        for server in servers {
+            let lacks = module == Module::Auto && server.backend == Some(Backend::Script);
+            gauge!("swlimitd_server_lacks_module", "server" => server.address.clone()).set(u8::from(lacks));
+        }
+        for server in servers.iter().filter(|server| server.state == State::Unavailable) {
+            let address = server.address.clone();
+            let (unavailable, reason) = (server.since.elapsed().unwrap_or_default(), server.reason);
+            let reason = reason.map_or("other", |reason| reason.as_str());
+            // Its client's own gauge, of a server that no request has asked yet.
+            gauge!("swlimit_client_server_unavailable", "server" => address.clone()).set(1.0);
+            gauge!("swlimitd_server_unavailable_seconds", "server" => address, "reason" => reason)
+                .set(unavailable.as_secs_f64());
         }
         let fixed = self.requests.iter().flatten().chain(&self.unmatched).chain(&self.others);
         fixed.for_each(|counter| counter.increment(0));

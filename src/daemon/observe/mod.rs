@@ -4,6 +4,7 @@ pub mod configuration;
 pub mod decisions;
 pub mod denied;
 mod descriptions;
+pub mod health;
 pub mod labels;
 pub mod metrics;
 #[cfg_attr(not(feature = "opentelemetry"), path = "no_opentelemetry.rs")]

@@ -10,7 +10,7 @@ use super::throttle::Throttle;
 use crate::core::Refusal;
 
 /// Why the server decided nothing.
-pub const SERVER_ERRORS: [&str; 2] = ["away", "refused"];
+pub const SERVER_ERRORS: [&str; 2] = ["unavailable", "refused"];
 
 /// The seconds that are remembered.
 const SECONDS: u64 = 10;
@@ -27,9 +27,9 @@ struct Refusals {
 pub fn refused(refusal: impl Into<Refusal>) -> Refusal {
     let refusal = refusal.into();
     static LOGGED: Throttle = Throttle::new();
-    let [away, refused] = SERVER_ERRORS;
+    let [unavailable, refused] = SERVER_ERRORS;
     let why = match &refusal {
-        Refusal::Unavailable => away,
+        Refusal::Unavailable => unavailable,
         Refusal::Refused(error) => {
             if let Some(count) = LOGGED.count(Instant::now()) {
                 tracing::error!(%error, count, "the server refuses commands, counted since the last such line");
@@ -39,7 +39,7 @@ pub fn refused(refusal: impl Into<Refusal>) -> Refusal {
         Refusal::Invalid(_) | Refusal::NeedsServer => return refusal,
     };
     counter!("swlimitd_server_errors_total", "why" => why).increment(1);
-    if why != away {
+    if why != unavailable {
         with(|refusals, now| refusals.count(refusal.message(), now));
     }
     refusal

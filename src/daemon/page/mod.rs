@@ -158,7 +158,7 @@ impl PageState {
 /// The state of the counting server.
 fn server<T>(top: &Result<T, Refusal>) -> &'static str {
     match top {
-        Err(Refusal::Unavailable) => "away",
+        Err(Refusal::Unavailable) => "unavailable",
         Err(Refusal::NeedsServer) => "none",
         Ok(_) | Err(_) => "there",
     }
@@ -172,7 +172,7 @@ fn refusals(has_access: bool) -> Value {
 
 /// The state of each counting server. Messages may name more than its address.
 fn servers(service: &Service, has_access: bool) -> Vec<Value> {
-    let all = service.client().servers();
+    let all = service.servers();
     let shown = all.iter().map(|server| {
         json!({
             "address": server.address,
@@ -182,6 +182,7 @@ fn servers(service: &Service, has_access: bool) -> Vec<Value> {
             "since": api::unix(server.since),
             "lacks": server.lacks,
             "backend": server.backend.map(|backend| backend.as_str()),
+            "evicts": server.eviction.as_ref().map(|eviction| &eviction.policy),
             "round_trip": server.round_trip.map(|took| took.as_secs_f64()),
         })
     });
@@ -252,7 +253,7 @@ fn keys(
         Ok(()) => {
             let (denied, barred) = match denied {
                 Ok(denied) => (Some(denied.iter().map(api::denied).collect::<Vec<_>>()), None),
-                Err(Refusal::Unavailable) => (None, Some("The counting server is away.".to_string())),
+                Err(Refusal::Unavailable) => (None, Some("The counting server is unavailable.".to_string())),
                 Err(refusal) => (None, Some(refusal.message().to_string())),
             };
             json!({"denied": denied, "barred": barred, "here": here(), "waiting": waiting()})

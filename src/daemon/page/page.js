@@ -10,7 +10,7 @@ const SOURCES = {
   cache: "a cached denial of the server",
   lease: "units leased from the server ahead",
   eventual: "counts that synchronize in the background",
-  failure: "on_failure, while the server is away",
+  failure: "on_failure, while the server is unavailable",
   local: "a window in this process",
 };
 // Lines of the latency chart, in seconds; its caption names them.
@@ -148,7 +148,7 @@ function onPoint(chart, describe) {
 }
 
 /** Bars above a line for what was granted, and below it for what was denied, what was not denied in shadow mode, and for
-    errors; behind them a band where a server was away. The highest of each side, and where the line is, as a share from
+    errors; behind them a band where a server was unavailable. The highest of each side, and where the line is, as a share from
     above. */
 function mirrored(svg, steps, errors = [], outages = []) {
   const {width, height} = svg.viewBox.baseVal;
@@ -225,11 +225,11 @@ function show(state) {
   showWaiting(state.keys);
   showRules(state.rules);
   if (paused) return;
-  const away = state.servers.filter(({state: it}) => it === "away");
-  if (state.server === "away" || away.length > 0) {
-    const which = away.map(({address, reason, message}) => ` ${address}: ${message || reason}.`).join("");
-    const all = away.length < state.servers.length ? "One of the counting servers" : "The counting server";
-    say(at("status"), `${all} is away.${which} Each limit decides by its on_failure.`, true);
+  const unavailable = state.servers.filter(({state: it}) => it === "unavailable");
+  if (state.server === "unavailable" || unavailable.length > 0) {
+    const which = unavailable.map(({address, reason, message}) => ` ${address}: ${message || reason}.`).join("");
+    const all = unavailable.length < state.servers.length ? "One of the counting servers" : "The counting server";
+    say(at("status"), `${all} is unavailable.${which} Each limit decides by its on_failure.`, true);
   } else if (state.refusals) {
     const {rate: failing, error} = state.refusals;
     say(at("status"), `${+failing.toPrecision(2)} requests per second fail: ${error || "the server refuses commands"}`, true);
@@ -244,10 +244,11 @@ function show(state) {
 
 /** Which process this is, its servers, and its configuration. */
 function showAbout({host, uptime, servers, taken_over: taken, configuration: {read, refused, hash, restart_keys: waiting}}) {
-  const server = ({address, state: it, since, round_trip: trip, lacks}) =>
+  const server = ({address, state: it, since, round_trip: trip, lacks, evicts}) =>
     `server ${address} is ${it}${it === "up" ? "" : ` since ${clock(new Date(since))}`}`
     + (trip === null ? "" : `, last reply after ${took(trip)}`)
-    + (lacks.length > 0 ? `, refuses ${lacks.join(", ")}` : "");
+    + (lacks.length > 0 ? `, refuses ${lacks.join(", ")}` : "")
+    + (evicts ? `, evicts keys (${evicts})` : "");
   const about = [`${host}, up for ${span(uptime)}`, ...servers.map(server),
     ...taken > 0 ? [`the module took over ${amount(taken, "key")} of the script`] : [], `configuration ${hash} read ${ago(read)}`,
     ...waiting.length > 0 ? [`after a restart, other values of ${waiting.join(", ")} take effect`] : []];
@@ -268,7 +269,7 @@ onPoint("decisions-chart", (place) => {
                  [errors[place][0], "without a decision"]];
   return `${when}, ${duration(step)}: `
     + parts.map(([count, what]) => `${number(count)} ${what} (${rate(count, step / 1000)})`).join(", ")
-    + (outages[place][0] ? "; a counting server was away." : ".");
+    + (outages[place][0] ? "; a counting server was unavailable." : ".");
 });
 
 function showDecisions({decisions, errors, outages, step, rules: inForce}) {
@@ -289,7 +290,7 @@ function showDecisions({decisions, errors, outages, step, rules: inForce}) {
   at("decisions-chart").setAttribute("aria-label",
     `Granted ${number(granted)} and denied ${number(denied)} in ${RANGES[range].words}`
     + (failed ? `, ${number(failed)} without a decision` : "")
-    + (drawn.outages.some(([away]) => away) ? "; a counting server was away" : ""));
+    + (drawn.outages.some(([unavailable]) => unavailable) ? "; a counting server was unavailable" : ""));
   at("decisions-scale").textContent = `Each bar is ${duration(step)}.`;
   rows(at("by-rule"), folded("by-rule", rules), nameOf, (rule) => {
     const seen = {viewBox: "0 0 240 30", preserveAspectRatio: "none", "aria-hidden": "true"};

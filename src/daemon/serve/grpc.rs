@@ -49,10 +49,16 @@ const PREFACE: Duration = Duration::from_secs(10);
 /// Serves gRPC until `end`, and then completes running requests.
 pub async fn serve(service: Arc<Service>, in_flight: Arc<InFlight>, listener: Listener, end: watch::Receiver<bool>) {
     let (reporter, health) = tonic_health::server::health_reporter();
-    report(&reporter, ServingStatus::Serving).await;
-    let stopping = service.clone();
+    report(&reporter, if service.is_ready() { ServingStatus::Serving } else { ServingStatus::NotServing }).await;
+    let changing = service.clone();
     tokio::spawn(async move {
-        stopping.until_stopping().await;
+        tokio::select! {
+            () = changing.until_ready() => {
+                report(&reporter, ServingStatus::Serving).await;
+                changing.until_stopping().await;
+            }
+            () = changing.until_stopping() => {}
+        }
         report(&reporter, ServingStatus::NotServing).await;
     });
     let tls = Acceptor::new(&service, |configuration| configuration.grpc_tls.as_ref());

@@ -29,6 +29,7 @@ use super::timeouts::Timeouts;
 use super::tls::Acceptor;
 use super::transfer::{TransferLimits, Transfers};
 use crate::config::settings;
+use crate::observe::health;
 use crate::observe::labels::Rejection;
 use crate::observe::snapshots::Snapshots;
 use crate::page;
@@ -44,7 +45,7 @@ pub async fn serve(
     service: Arc<Service>,
     views: Arc<Views>,
     in_flight: Arc<InFlight>,
-    listener: Listener,
+    (listener, paths): (Listener, Paths),
     end: watch::Receiver<bool>,
 ) {
     let tls = Acceptor::new(&service, |configuration| configuration.http_tls.as_ref());
@@ -52,7 +53,7 @@ pub async fn serve(
         let live = service.live();
         let settings = &live.configuration.settings.http;
         let (builder, timeout) = (builder(settings), settings.header_timeout.into());
-        let router = router(service.clone(), views);
+        let router = router(service.clone(), views, paths);
         let (body_timeout, reply_timeout) = (settings.body_timeout.into(), settings.reply_timeout.into());
         let limits = TransferLimits { in_flight, body_timeout, reply_timeout };
         Http { service, router, builder, timeout, limits, addresses: Arc::default() }
@@ -122,30 +123,53 @@ fn builder(settings: &settings::Http) -> Builder<TokioExecutor> {
     builder
 }
 
-fn router(service: Arc<Service>, views: Arc<Views>) -> Router {
-    let page = page::router(views.page.clone());
-    let texts = Router::new().route("/metrics", get(metrics)).route("/rlconfig", get(rlconfig));
-    Router::new()
-        .merge(api::router(&service))
-        .merge(page)
-        .merge(texts.layer(Extension(views)))
-        .route(auth::PATH, any(authorize))
-        .route(&format!("{}/", auth::PATH), any(authorize))
-        .route(&format!("{}/{{*path}}", auth::PATH), any(authorize))
-        .route("/healthcheck", get(healthcheck))
-        .route("/json", post(json))
-        .layer(DefaultBodyLimit::max(MAX_REQUEST))
-        .with_state(service)
+/// The paths that an address has, beside the API and health checks.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub enum Paths {
+    All,
+    /// What proxies ask.
+    Decisions,
+    /// What operators read.
+    Monitoring,
 }
 
+fn router(service: Arc<Service>, views: Arc<Views>, paths: Paths) -> Router {
+    let mut router =
+        Router::new().merge(api::router(&service)).route("/healthcheck", get(healthcheck)).route("/ready", get(ready));
+    if paths != Paths::Monitoring {
+        router = router
+            .route(auth::PATH, any(authorize))
+            .route(&format!("{}/", auth::PATH), any(authorize))
+            .route(&format!("{}/{{*path}}", auth::PATH), any(authorize))
+            .route("/json", post(json));
+    }
+    if paths != Paths::Decisions {
+        let page = page::router(views.page.clone());
+        let texts = Router::new().route("/metrics", get(metrics)).route("/rlconfig", get(rlconfig));
+        router = router.merge(page).merge(api::explaining(&service)).merge(texts.layer(Extension(views)));
+    }
+    router.layer(DefaultBodyLimit::max(MAX_REQUEST)).with_state(service)
+}
+
+/// Whether the process is alive, and what is wrong with its servers.
 async fn healthcheck(State(service): State<Arc<Service>>) -> Response {
     match service.is_stopping() {
-        true => (StatusCode::SERVICE_UNAVAILABLE, "stopping\n").into_response(),
-        false => match service.unusable() {
-            None => "OK\n".into_response(),
-            Some(reason) => format!("OK, but no limit is counted: {reason}\n").into_response(),
-        },
+        true => stopping(),
+        false => health::text(service.checked().as_ref(), &service.servers()).into_response(),
     }
+}
+
+/// Whether the process may get requests.
+async fn ready(State(service): State<Arc<Service>>) -> Response {
+    match service.is_ready() {
+        true => "OK\n".into_response(),
+        false if service.is_stopping() => stopping(),
+        false => (StatusCode::SERVICE_UNAVAILABLE, "waiting for the server\n").into_response(),
+    }
+}
+
+fn stopping() -> Response {
+    (StatusCode::SERVICE_UNAVAILABLE, "stopping\n").into_response()
 }
 
 async fn metrics(Extension(views): Extension<Arc<Views>>) -> Response {

@@ -1,6 +1,7 @@
 //! Listening, TLS, reload and shutdown.
 
 mod addresses;
+mod check;
 mod connections;
 pub mod grpc;
 pub mod http;

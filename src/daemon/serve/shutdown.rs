@@ -9,12 +9,10 @@ use tokio::sync::{oneshot, watch};
 use tokio::task::{spawn_blocking, JoinSet};
 use tokio::time::{interval, sleep, timeout};
 
-use super::http::{self, Views};
+use super::http::{self, Paths, Views};
 use super::in_flight::InFlight;
 use super::listen::Listener;
-use super::{grpc, reload, xds, FatalError};
-use crate::config::policy::Module;
-use crate::core;
+use super::{check, grpc, reload, xds, FatalError};
 use crate::observe::recent::STEP;
 use crate::service::Service;
 
@@ -23,9 +21,6 @@ const NOTICE: Duration = Duration::from_millis(500);
 
 /// Timeout of running requests after that. The client then returns leases and sends counts.
 const DRAIN: Duration = Duration::from_secs(2);
-
-/// How often the server is checked until it can decide.
-const CHECK_INTERVAL: Duration = Duration::from_secs(5);
 
 /// The signals that end the daemon or make it reload.
 pub struct Signals {
@@ -46,7 +41,7 @@ impl Signals {
 pub async fn serve_until_stopped(
     service: Arc<Service>,
     grpc: Listener,
-    http: Vec<Listener>,
+    http: Vec<(Listener, Paths)>,
     signals: Signals,
 ) -> Result<(), FatalError> {
     let Signals { mut terminate, mut interrupt, hangup } = signals;
@@ -70,7 +65,7 @@ pub async fn serve_until_stopped(
         servers.spawn(http::serve(service.clone(), views.clone(), in_flight.clone(), listener, end.subscribe()));
     }
     tokio::spawn(count_steps(service.clone()));
-    tokio::spawn(check_server(service.clone()));
+    tokio::spawn(check::check_server(service.clone()));
     systemd(NotifyState::Ready);
 
     tokio::select! {
@@ -95,39 +90,6 @@ pub async fn serve_until_stopped(
 fn systemd(state: NotifyState) {
     if let Err(error) = sd_notify::notify(false, &[state]) {
         tracing::warn!(%error, "cannot notify systemd");
-    }
-}
-
-/// Checks the server until it can decide. Until then the log and health checks say what it lacks.
-async fn check_server(service: Arc<Service>) {
-    // One client for all checks, so that it logs an unavailable server once.
-    let checker = match core::checker(&service.live().configuration.settings) {
-        Ok(checker) => checker,
-        Err(error) => return tracing::error!(%error, "cannot check the server"),
-    };
-    loop {
-        let checked = core::check(&checker, &service.live().configuration.limits).await;
-        let reason = match &checked {
-            Ok(_) => None,
-            Err(core::Error::Unavailable(_)) => service.unusable(),
-            Err(error) => Some(error.to_string()),
-        };
-        let is_news = service.set_unusable(reason.clone());
-        match (reason, checked) {
-            (Some(reason), _) if is_news => tracing::error!(reason, "no limit is counted"),
-            (None, Ok(core::Checked { forbidden, by_script, .. })) => {
-                if by_script && service.live().configuration.settings.module == Module::Auto {
-                    tracing::info!("the script decides: a module that is loaded later takes its keys over");
-                }
-                if !forbidden.is_empty() {
-                    let rights = forbidden.join(", ");
-                    tracing::warn!(rights, "the user lacks these rights on the server: see its ACL");
-                }
-                return;
-            }
-            _ => {}
-        }
-        sleep(CHECK_INTERVAL).await;
     }
 }
 

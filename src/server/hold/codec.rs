@@ -1,4 +1,4 @@
-//! Holds as bytes, for RDB files and DUMP payloads, and reservations, for effects.
+//! Holds as bytes, for RDB files and DUMP payloads.
 //!
 //! A sequence of unsigned LEB128 integers: the layout, which is 1; the largest token; the number of holds. Then each hold,
 //! by end, then token, then id: its end (ms) less the one before (the first: its end); token; units; the length of
@@ -20,9 +20,6 @@ const LAYOUT: u64 = 1;
 const RATE: u64 = 0;
 const BUDGET: u64 = 1;
 const HOLD: u64 = 2;
-/// Added to a kind where the key stands by its name, and not by its digest: by who takes over a key of the script, which
-/// cannot hash.
-const NAMED: u64 = 3;
 
 /// The shortest hold: a byte each for end, token, units, length, id and number of reservations.
 const MIN_HOLD_BYTES: usize = 6;
@@ -84,27 +81,6 @@ pub fn decode(version: i32, bytes: &[u8]) -> Result<Holds, Invalid> {
 
 const MOST_RESERVATIONS: u64 = MAX_RESERVATIONS as u64;
 
-/// A reservation's bytes.
-pub fn encode_reservation(reservation: &Reservation) -> Vec<u8> {
-    let mut bytes = Vec::with_capacity(48);
-    put_reservation(&mut bytes, reservation);
-    bytes
-}
-
-/// The reservation of these bytes. They are not trusted.
-pub fn decode_reservation(mut bytes: &[u8]) -> Result<Reservation, Invalid> {
-    let kind = take(&mut bytes)?;
-    let (kind, key) = match kind.checked_sub(NAMED) {
-        Some(kind) => (kind, KeyDigest::of(take_text(&mut bytes)?)),
-        None => (kind, take_digest(&mut bytes)?),
-    };
-    let reservation = take_reserved(kind, key, &mut bytes)?;
-    match bytes {
-        [] => Ok(reservation),
-        _ => Err(Invalid("bytes left over")),
-    }
-}
-
 fn put_reservation(bytes: &mut Vec<u8>, Reservation { key, units, of }: &Reservation) {
     put(
         bytes,
@@ -130,19 +106,14 @@ fn put_reservation(bytes: &mut Vec<u8>, Reservation { key, units, of }: &Reserva
     }
 }
 
-fn take_reservation(rest: &mut &[u8]) -> Result<Reservation, Invalid> {
-    let (kind, key) = (take(rest)?, take_digest(rest)?);
-    take_reserved(kind, key, rest)
-}
-
 fn take_digest(rest: &mut &[u8]) -> Result<KeyDigest, Invalid> {
     let (digest, after) = rest.split_first_chunk::<16>().ok_or(Invalid("bytes missing"))?;
     *rest = after;
     Ok(KeyDigest(*digest))
 }
 
-/// What follows a reservation's kind and key.
-fn take_reserved(kind: u64, key: KeyDigest, rest: &mut &[u8]) -> Result<Reservation, Invalid> {
+fn take_reservation(rest: &mut &[u8]) -> Result<Reservation, Invalid> {
+    let (kind, key) = (take(rest)?, take_digest(rest)?);
     let units = take_exact(rest)?;
     if units == 0 {
         return Err(Invalid("units out of range"));
@@ -175,16 +146,11 @@ fn take_exact(rest: &mut &[u8]) -> Result<u64, Invalid> {
 }
 
 fn take_id<'a>(rest: &mut &'a [u8]) -> Result<&'a [u8], Invalid> {
-    let id = take_text(rest)?;
+    let len = usize::try_from(take(rest)?).map_err(|_| Invalid("bytes missing"))?;
+    let (id, after) = rest.split_at_checked(len).ok_or(Invalid("bytes missing"))?;
+    *rest = after;
     match (1..=MAX_ID).contains(&id.len()) {
         true => Ok(id),
         false => Err(Invalid("an id that is empty or too long")),
     }
-}
-
-fn take_text<'a>(rest: &mut &'a [u8]) -> Result<&'a [u8], Invalid> {
-    let len = usize::try_from(take(rest)?).map_err(|_| Invalid("bytes missing"))?;
-    let (text, after) = rest.split_at_checked(len).ok_or(Invalid("bytes missing"))?;
-    *rest = after;
-    Ok(text)
 }

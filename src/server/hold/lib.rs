@@ -37,7 +37,7 @@ mod tree;
 #[cfg(test)]
 mod vectors;
 
-pub use codec::{decode, decode_reservation, encode, encode_reservation, VERSION};
+pub use codec::{decode, encode, VERSION};
 pub use decision::{Decision, Grant, Refusal, Request, Verdict};
 pub use holds::{Hold, Holds, Live, Relocate, MAX_ID, MAX_INSTANT};
 pub use reservation::{KeyDigest, Reservation, Reserved, MAX_RESERVATIONS};

@@ -227,14 +227,6 @@ proptest! {
             prop_assert_eq!(holds.live(0).units, holds.iter().map(Hold::units).sum::<u64>());
         }
     }
-
-    #[test]
-    fn reservations_are_read_as_written(reservation in reservation()) {
-        let bytes = encode_reservation(&reservation);
-        prop_assert_eq!(decode_reservation(&bytes), Ok(reservation));
-        prop_assert!(decode_reservation(&bytes[..bytes.len() - 1]).is_err());
-        prop_assert!(decode_reservation(&[&bytes[..], b"x"].concat()).is_err());
-    }
 }
 
 fn reservation() -> impl Strategy<Value = Reservation> {

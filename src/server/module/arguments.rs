@@ -32,8 +32,8 @@ pub struct Options {
     pub block: Option<u64>,
     /// `AT unix-ms`
     pub at: Option<u64>,
-    /// `UNTIL unix-ms`
-    pub until: Option<u64>,
+    /// `WAIT timeout`, instead of `AT`, in ms.
+    pub wait: Option<u64>,
 }
 
 /// An option's name.
@@ -55,25 +55,16 @@ pub enum Keyword {
     Block,
     /// `AT unix-ms`
     At,
-    /// `UNTIL unix-ms`
-    Until,
     /// `FORCE`
     Force,
-    /// `END unix-ms`
-    End,
-    /// `TOKEN n`
-    Token,
-    /// `RESERVED count word …`
-    Reserved,
-    /// `WAIT timeout`
+    /// `WAIT timeout`, instead of `AT`
     Wait,
 }
 
 impl Keyword {
-    const NAMES: [(&'static [u8], Self); 14] = [
+    const NAMES: [(&'static [u8], Self); 10] = [
         (b"COST", Keyword::Cost),
         (b"AT", Keyword::At),
-        (b"UNTIL", Keyword::Until),
         (b"STRICT", Keyword::Strict),
         (b"PARTIAL", Keyword::Partial),
         (b"BLOCK", Keyword::Block),
@@ -81,9 +72,6 @@ impl Keyword {
         (b"SINCE", Keyword::Since),
         (b"NX", Keyword::Nx),
         (b"FORCE", Keyword::Force),
-        (b"END", Keyword::End),
-        (b"TOKEN", Keyword::Token),
-        (b"RESERVED", Keyword::Reserved),
         (b"WAIT", Keyword::Wait),
     ];
 
@@ -92,6 +80,8 @@ impl Keyword {
         match self {
             Keyword::Age => Some(Keyword::Since),
             Keyword::Since => Some(Keyword::Age),
+            Keyword::Wait => Some(Keyword::At),
+            Keyword::At => Some(Keyword::Wait),
             _ => None,
         }
     }
@@ -113,7 +103,7 @@ impl Default for Options {
             since: None,
             block: None,
             at: None,
-            until: None,
+            wait: None,
         }
     }
 }
@@ -250,12 +240,17 @@ impl Options {
             Keyword::Since => self.since = Some(integer(value()?).ok_or(Error::Instant("SINCE"))?),
             Keyword::Block => self.block = Some(duration(value()?).ok_or(Error::Duration("BLOCK"))?),
             Keyword::At => self.at = Some(integer(value()?).ok_or(Error::Instant("AT"))?),
-            Keyword::Until => self.until = Some(integer(value()?).ok_or(Error::Instant("UNTIL"))?),
-            Keyword::End | Keyword::Token | Keyword::Reserved | Keyword::Wait => return Err(values.syntax()),
+            Keyword::Wait => {
+                let timeout = duration_or_zero(value()?).filter(|ms| *ms <= MAX_WAIT);
+                self.wait = Some(timeout.ok_or(Error::Duration("timeout"))?);
+            }
         }
         Ok(())
     }
 }
+
+/// The longest wait of a hold, in ms: an hour.
+const MAX_WAIT: u64 = 60 * 60 * 1000;
 
 /// An error if one of these keys is named twice.
 pub fn distinct(keys: &[&[u8]]) -> Result<(), Error> {
@@ -283,7 +278,7 @@ mod tests {
 
     fn options(words: &[&str]) -> Result<Options, Error> {
         use Keyword::*;
-        words.iter().map(|word| word.as_bytes()).options(&[Cost, Partial, Strict, Age, Since, Block, At, Until])
+        words.iter().map(|word| word.as_bytes()).options(&[Cost, Partial, Strict, Age, Since, Block, At, Wait])
     }
 
     #[test]
@@ -329,9 +324,9 @@ mod tests {
             since: None,
             block: Some(60_000),
             at: Some(7),
-            until: Some(8),
+            wait: None,
         };
-        let words = ["at", "7", "STRICT", "Partial", "cost", "3", "until", "8", "Block", "1m", "age", "0"];
+        let words = ["at", "7", "STRICT", "Partial", "cost", "3", "Block", "1m", "age", "0"];
         assert_eq!(options(&words), Ok(all));
         assert_eq!(options(&[]), Ok(Options::default()));
         assert_eq!(options(&["Since", "7"]), Ok(Options { since: Some(7), ..Options::default() }));
@@ -346,7 +341,10 @@ mod tests {
         assert_eq!(options(&[""]), near(""));
         assert_eq!(options(&["COST", "0"]), Err(Error::Units("cost")));
         assert_eq!(options(&["AT", "-1"]), Err(Error::Instant("AT")));
-        assert_eq!(options(&["UNTIL", "x"]), Err(Error::Instant("UNTIL")));
+        assert_eq!(options(&["WAIT", "1s"]), Ok(Options { wait: Some(1000), ..Options::default() }));
+        assert_eq!(options(&["WAIT", "61m"]), Err(Error::Duration("timeout")));
+        assert_eq!(options(&["WAIT", "1s", "AT", "7"]), near("AT"));
+        assert_eq!(options(&["AT", "7", "wait", "1s"]), near("wait"));
         assert_eq!(options(&["SINCE", "1s"]), Err(Error::Instant("SINCE")));
         assert_eq!(options(&["AGE", "x"]), Err(Error::Duration("AGE")));
         assert_eq!(options(&["BLOCK", "0"]), Err(Error::Duration("BLOCK")));

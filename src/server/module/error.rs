@@ -2,7 +2,7 @@
 
 use std::fmt;
 
-use swlimit_hold::{Refusal, MAX_ID, MAX_RESERVATIONS};
+use swlimit_hold::{Refusal, MAX_ID};
 use swlimit_window::{Overflow, MAX_EXACT};
 
 use crate::configuration::MOST_SHOWN;
@@ -59,8 +59,8 @@ pub enum Error {
     TooManyHolds,
     /// The key has granted the largest token.
     NoToken,
-    /// Not a reservation.
-    Reservation,
+    /// Not an effect; says what is wrong.
+    Effect(&'static str),
     /// Not the end of a period.
     PeriodEnd,
     /// The server does not say whether it serves the keys' slot.
@@ -117,7 +117,7 @@ impl fmt::Display for Error {
             Error::Used => write!(to, "ERR used must be an integer between 0 and {MAX_EXACT}"),
             Error::TooManyHolds => to.write_str("ERR too many holds"),
             Error::NoToken => to.write_str("ERR the fencing token of this key is used up"),
-            Error::Reservation => write!(to, "ERR RESERVED must be 1 to {MAX_RESERVATIONS} reservations"),
+            Error::Effect(fault) => write!(to, "ERR not an effect: {fault}"),
             Error::PeriodEnd => {
                 to.write_str("ERR until must be a Unix time in milliseconds after now, at most 3650 days")
             }

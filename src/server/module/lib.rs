@@ -1,7 +1,7 @@
 //! swlimit: server-side sliding-window rate limiting for Redis and Valkey.
 //!
-//! The arithmetic is in the crates `swlimit_window`, `swlimit_hold` and `swlimit_budget`: functions of state and instant. [`arguments`] parses commands, [`error`]
-//! words what they refuse. [`commands`] has one file a command; [`waiting`] lets clients of ACQUIRE and HOLD wait for
+//! The arithmetic is in the crates `swlimit_window`, `swlimit_hold` and `swlimit_budget`: functions of state and instant;
+//! `swlimit_effect` writes and reads effects. [`arguments`] parses commands, [`error`] words what they refuse. [`commands`] has one file a command; [`waiting`] lets clients of ACQUIRE and HOLD wait for
 //! their turn, and [`denials`] counts denied requests for TOP. [`server`] wraps the module API and holds all `unsafe` code.
 //!
 //! `#[inline(always)]` marks the functions on the path of every decision: inlined into the command, they take a quarter
@@ -20,8 +20,8 @@ mod statistics;
 mod waiting;
 
 use commands::{
-    Acquire, Admit, Allow, Block, Budget as BudgetCommand, Hold, Holders, Info, Mallow, Peek, Record, Refund, Release,
-    Renew, Settle, Top, Unblock,
+    Acquire, Admit, Allow, Apply, Block, Budget as BudgetCommand, Hold, Holders, Info, Mallow, Peek, Record, Refund,
+    Release, Renew, Settle, Top, Unblock,
 };
 use server::Loading;
 use swlimit_budget::Budget;
@@ -52,6 +52,7 @@ fn load(loading: &Loading) -> Result<(), String> {
     loading.register::<BudgetCommand>()?;
     loading.register::<Admit>()?;
     loading.register::<Settle>()?;
+    loading.register::<Apply>()?;
     loading.configure(settings)?;
     loading.subscribe::<Turns>(Turns::LISTENER)
 }

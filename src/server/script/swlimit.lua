@@ -7,12 +7,14 @@
 --   EVALSHA    <sha> 1 key HOLD limit ttl id [COST n] [AT unix-ms]
 --
 -- and RECORD, REFUND, BLOCK, UNBLOCK, INFO, RELEASE, RENEW, HOLDERS, ADMIT and SETTLE: the keys are those of EVALSHA,
--- ARGV is the command's name and its other words. A script cannot wait, so HOLD has no WAIT, and it has none of the
--- options that replication uses. ALLOW and PEEK also take one packed argument, which costs less than words: a byte of
+-- ARGV is the command's name and its other words. A script cannot wait, so HOLD has no WAIT.
+-- ALLOW and PEEK also take one packed argument, which costs less than words: a byte of
 -- flags (1: count, as ALLOW does; 2: PARTIAL; 4: STRICT), then limit, resolution (ms), subintervals, cost and,
 -- optionally, AT as unsigned little-endian integers of 8 bytes: struct.pack('<BI8I8I8I8', ...). The reply is packed
 -- too, as three little-endian doubles: granted, remaining, reset_after if the first one is positive, that is, if units
--- are granted; else minus remaining, retry_after, reset_after. Errors are no different.
+-- are granted; else minus remaining, retry_after, reset_after. Errors are no different. A MALLOW of two keys and more
+-- takes the same: flags 9, or 13 with STRICT, then the four numbers of each key's quota, and optionally AT. Its reply
+-- is that to words.
 --
 -- A key is a string. All numbers are little-endian doubles that hold integers. A window, and a block:
 --
@@ -62,14 +64,99 @@ local WRONGTYPE = 'WRONGTYPE Operation against a key holding the wrong kind of v
 -- The call
 ---------------------------------------------------------------------------------------------------------------------
 
-local call, structs, keys = redis.pcall, struct, KEYS
+-- Redis and Valkey have doubles alone, of which 2^53 + 1 is none, and struct. To ask for it where it may lack costs.
+local call, structs, keys = redis.pcall, 9007199254740993 % 2 == 0 and redis.breakpoint and struct, KEYS
+if not structs then
+  -- Test servers have no struct. Lua 5.3 and later have integers, which overflow and are written in another way: there
+  -- all numbers are doubles as well, except in calls and replies. In a function of its own, since every constant of the
+  -- chunk costs every call.
+  structs, call = (function()
+    local spread, tointeger = table.unpack or _G.unpack, math.tointeger
+    local function each(change, ...)
+      local values = {...}
+      for i = 1, #values do values[i] = change(values[i]) end
+      return spread(values)
+    end
+
+    local function bytes_of(number, count)
+      local bytes = {}
+      for i = 1, count do
+        local byte = number % 256
+        bytes[i], number = string.char(byte), (number - byte) / 256
+      end
+      return table.concat(bytes)
+    end
+
+    local function number_of(text, place, count)
+      local number = 0
+      for i = place + count - 1, place, -1 do number = number * 256 + string.byte(text, i) end
+      return number
+    end
+
+    -- A double that holds an integer: 52 bits of a fraction, 11 of an exponent, the sign.
+    local function double_bytes(number)
+      if number == 0 then return string.rep('\0', 8) end
+      local fraction, exponent = math.frexp(math.abs(number))
+      fraction = (fraction * 2 - 1) * 4503599627370496
+      local low = fraction % 281474976710656
+      local high = ((number < 0 and 2048 or 0) + exponent + 1022) * 16 + (fraction - low) / 281474976710656
+      return bytes_of(low, 6) .. bytes_of(high, 2)
+    end
+
+    local function double_of(text, place)
+      local low, high = number_of(text, place, 6), number_of(text, place + 6, 2)
+      local fraction, sign = high % 16 * 281474976710656 + low, high >= 32768 and -1 or 1
+      local exponent = (high % 32768 - high % 16) / 16
+      return exponent == 0 and 0 or sign * (1 + fraction / 4503599627370496) * 2 ^ (exponent - 1023)
+    end
+
+    local own = rawget(_G, 'struct') or string.pack and string or {
+      pack = function(format, ...)
+        local parts, numbers = {}, {...}
+        for kind, size in string.gmatch(format, '(%a)(%d*)') do
+          local number = numbers[#parts + 1]
+          parts[#parts + 1] = kind == 'd' and double_bytes(number) or bytes_of(number, tonumber(size) or 1)
+        end
+        return table.concat(parts)
+      end,
+      unpack = function(format, text, place)
+        local numbers = {}
+        place = place or 1
+        for kind, size in string.gmatch(format, '(%a)(%d*)') do
+          size = kind == 'd' and 8 or tonumber(size) or 1
+          numbers[#numbers + 1] = (kind == 'd' and double_of or number_of)(text, place, size)
+          place = place + size
+        end
+        numbers[#numbers + 1] = place
+        return spread(numbers)
+      end}
+    if not tointeger then return own, redis.pcall end
+
+    local function double(value)
+      if math.type(value) ~= 'integer' then return value end
+      return value + (value < 0 and 2.0 ^ 64 or 0.0) -- none below 0 is packed as an integer
+    end
+
+    local function whole(value)
+      if type(value) ~= 'table' then return math.type(value) == 'float' and tointeger(value) or value end
+      for i, one in ipairs(value) do value[i] = whole(one) end
+      return value
+    end
+    return {
+      pack = function(format, ...) return own.pack(format, each(whole, ...)) end,
+      unpack = function(...) return each(double, own.unpack(...)) end,
+      whole = whole,                -- what makes the numbers of a reply integers
+    }, function(...) return redis.pcall(each(whole, ...)) end
+  end)()
+end
 local unpack, pack = structs.unpack, structs.pack
-local packed = ARGV[1] or ''      -- an ALLOW or a PEEK in one argument; nil where the command is none of these
+local packed = ARGV[1] or ''      -- an ALLOW, a PEEK or a MALLOW in one argument; nil where the command is none of these
 local words                       -- whether it came in words, and is answered so
+local several                     -- whether it is a MALLOW, of as many quotas as keys
 local block, at                   -- options of ALLOW, and of others
 local command                     -- its name
 -- Its other words, by name: limit, cost, partial, strict, and R, N (R in ms), or `ends`, or ttl and id; force; age,
--- since, till (UNTIL), nx; the units of REFUND and the duration of BLOCK. MALLOW and ADMIT have quotas: for each key
+-- since, nx; the units of REFUND and the duration of BLOCK. MALLOW and ADMIT have quotas: for each key
 -- limit, cost and R, N, or `ends`, or ttl and id. RELEASE, RENEW and SETTLE have ids, SETTLE what is used of each key
 -- but the first, HOLDERS how many are shown. `holding`: whether holds may be concerned.
 local request
@@ -79,12 +166,21 @@ if #packed == 33 then             -- nothing more to find out
 elseif #packed == 41 then
   at = unpack('<I8', packed, 34)
   if at > MAX then return {err = 'ERR packed call is out of range'} end
+elseif keys[2] and (#packed - 32 * #keys == 1 or #packed - 32 * #keys == 9) then
+  several = true
+  if #packed % 32 == 9 then at = unpack('<I8', packed, #packed - 7) end
+  for i = 2, #keys do
+    for j = 1, i - 1 do
+      if keys[i] == keys[j] then return {err = 'ERR key named twice'} end
+    end
+  end
+  if at and at > MAX then return {err = 'ERR packed call is out of range'} end
 else
   words = true
 
   -- HOLD and RELEASE as clients send them, of holds that have one unit each: without functions, too. What does not end
   -- here is decided by what follows. 17592186044415 is 2^44 - 1, which no end reaches.
-  if #keys ~= 1 then -- an error
+  if #keys ~= 1 or structs.whole then -- an error, or not here
   elseif packed == 'HOLD' and #ARGV == 4 then
     local key, id, format = keys[1], ARGV[4], string.format
     local limit = string.find(ARGV[2], '^%d+$') and ARGV[2] + 0
@@ -151,7 +247,7 @@ else
   local cost, partial, strict = 1, false, false
   -- Every word is checked before a key is touched (§8).
   local function integer(word, least)
-    local number = word and string.find(word, '^%d+$') and tonumber(word)
+    local number = word and string.find(word, '^%d+$') and word + 0.0
     return number and number >= least and number <= MAX and number
   end
 
@@ -161,7 +257,7 @@ else
     unit = string.lower(unit)
     local scale = (unit == '' or unit == 's') and 1000 or unit == 'ms' and 1 or unit == 'm' and 60000
       or unit == 'h' and 3600000 or unit == 'd' and 86400000
-    local ms = scale and tonumber(digits) * scale
+    local ms = scale and (digits + 0.0) * scale
     return ms and ms >= least and ms <= LONGEST and ms
   end
 
@@ -193,20 +289,20 @@ else
   local given = packed
   command = string.upper(given)
   local options, first = '', 2    -- the options it takes, and where in ARGV they begin
-  if command ~= 'ALLOW' and command ~= 'PEEK' then -- a table that has room for what most commands say
+  if command ~= 'ALLOW' and command ~= 'PEEK' or structs.whole then -- a table that has room for what most commands say
     request = {limit = 0, ends = 0, R = 0, N = 0, cost = 1, partial = false, strict = false, force = false}
   end
   if command == 'ALLOW' then options, first = ' COST PARTIAL STRICT BLOCK AT ', 5
   elseif command == 'PEEK' then options, first = ' COST PARTIAL STRICT AT ', 5
-  elseif command == 'RECORD' then options, first = ' COST STRICT AGE BLOCK AT UNTIL ', 5
-  elseif command == 'REFUND' then options, first = ' AGE SINCE AT UNTIL ', 3
-  elseif command == 'BLOCK' then options, first = ' NX AT UNTIL ', 3
-  elseif command == 'UNBLOCK' then options = ' AT UNTIL '
+  elseif command == 'RECORD' then options, first = ' COST STRICT AGE BLOCK AT ', 5
+  elseif command == 'REFUND' then options, first = ' AGE SINCE AT ', 3
+  elseif command == 'BLOCK' then options, first = ' NX AT ', 3
+  elseif command == 'UNBLOCK' then options = ' AT '
   elseif command == 'MALLOW' or command == 'ADMIT' then options = ' STRICT AT '
-  elseif command == 'BUDGET' then options, first = ' COST PARTIAL FORCE AT UNTIL ', 4
+  elseif command == 'BUDGET' then options, first = ' COST PARTIAL FORCE AT ', 4
   else
     request.holding = true
-    if command == 'HOLD' then options, first = ' COST AT UNTIL ', 5
+    if command == 'HOLD' then options, first = ' COST AT ', 5
     elseif command == 'RELEASE' then first = 3
     elseif command == 'RENEW' then first = 4
     elseif command == 'SETTLE' then options, first = ' AT ', 3
@@ -281,15 +377,11 @@ else
         request.ttl = milliseconds(ARGV[2], 1)
         if not request.ttl then return {err = TTL} end
       end
-      -- Ids may be any bytes: only what stands at the end, in this order, is an option.
+      -- Ids may be any bytes: only what stands at the end is an option.
       local start, last = first - 1, #ARGV
-      for _, name in ipairs({'UNTIL', 'AT'}) do
-        if last >= start + 2 and string.upper(ARGV[last - 1]) == name then
-          local instant = integer(ARGV[last], 0)
-          if not instant then return {err = 'ERR ' .. name .. ' must be a Unix time in milliseconds'} end
-          if name == 'UNTIL' then return {err = 'ERR UNTIL needs the module'} end
-          at, last = instant, last - 2
-        end
+      if last >= start + 2 and string.upper(ARGV[last - 1]) == 'AT' then
+        at, last = integer(ARGV[last], 0), last - 2
+        if not at then return {err = 'ERR AT must be a Unix time in milliseconds'} end
       end
       local ids = {}
       request.ids = ids
@@ -336,9 +428,7 @@ else
   while i <= #ARGV do
     local word = ARGV[i]
     local name = string.upper(word)
-    if command == 'HOLD' and (name == 'WAIT' or name == 'END' or name == 'TOKEN' or name == 'RESERVED') then
-      return {err = 'ERR ' .. name .. ' needs the module'}
-    end
+    if command == 'HOLD' and name == 'WAIT' then return {err = 'ERR WAIT needs the module'} end
     if seen[name] or not string.find(options, ' ' .. name .. ' ', 1, true) then return syntax(word) end
     if name == 'AGE' and seen.SINCE or name == 'SINCE' and seen.AGE then return syntax(word) end
     seen[name] = word
@@ -357,12 +447,9 @@ else
         local ms = milliseconds(value, name == 'AGE' and 0 or 1)
         if name == 'AGE' then request.age = ms else block = ms end
         if not ms then fault = 'ERR ' .. name .. ' must be a duration such as 60, 500ms, 5m, 1h or 7d' end
-      elseif name == 'AT' or name == 'UNTIL' or name == 'SINCE' then
+      elseif name == 'AT' or name == 'SINCE' then
         local instant = integer(value, 0)
-        if name == 'AT' then at = instant
-        elseif name == 'UNTIL' then request.till = instant
-        else request.since = instant
-        end
+        if name == 'AT' then at = instant else request.since = instant end
         if not instant then fault = 'ERR ' .. name .. ' must be a Unix time in milliseconds' end
       else return syntax(word) -- several names in one word
       end
@@ -375,7 +462,6 @@ else
   if at and at > LATEST and (command == 'HOLD' or command == 'RENEW' or command == 'ADMIT') then
     return {err = 'ERR AT must be a Unix time in milliseconds'}
   end
-  if command == 'HOLD' and request.till then return syntax(seen.UNTIL) end -- of effects alone
   if request and (request.quotas or request.used) then
     local named = {}
     for _, name in ipairs(KEYS) do
@@ -384,13 +470,17 @@ else
     end
   end
 
-  if command == 'ALLOW' or command == 'PEEK' then
+  if not request then
     local flags = (command == 'ALLOW' and 1 or 0) + (partial and 2 or 0) + (strict and 4 or 0)
     packed = pack('<BI8I8I8I8', flags, limit, R, N, cost)
   else
     packed = nil
     request.limit, request.R, request.N = limit, R, N
     request.cost, request.partial, request.strict, request.force = cost, partial, strict, seen.FORCE
+    if command == 'MALLOW' and keys[2] and not structs.whole then
+      several, packed = true, string.char(strict and 13 or 9)
+      for _, one in ipairs(request.quotas) do packed = packed .. pack('<I8I8I8I8', one.limit, one.R, one.N, one.cost) end
+    end
   end
 end
 
@@ -406,186 +496,241 @@ if not now then
 end
 
 ---------------------------------------------------------------------------------------------------------------------
--- ALLOW and PEEK of a key that is kept at the geometry asked for. Written without functions, because every call would
--- make each of them again, and they cost more than the decision; each name for a constant costs, too. What does not
--- end here is decided by what follows, which can do all of this, too.
+-- ALLOW and PEEK of a key, and MALLOW of several, that are kept at the geometry asked for. Written without functions,
+-- because every call would make each of them again, and they cost more than the decision; each name for a constant
+-- costs, too. What does not end here is decided by what follows, which can do all of this, too.
 ---------------------------------------------------------------------------------------------------------------------
 
 if packed then
   local flags, limit, R, N, cost = unpack('<BI8I8I8I8', packed)
-  local window, key = R * N, keys[1]
-  if limit > MAX or window < 1 or window > LONGEST or N > MOST_SUBINTERVALS or cost < 1 or cost > MAX
-    or not key or keys[2] then
-    return {err = 'ERR packed call is out of range'}
-  end
   local looks, partial, strict
   if flags ~= 1 then
-    if flags > 7 then return {err = 'ERR packed call is out of range'} end
-    looks, partial, strict = flags % 2 == 0, flags % 4 >= 2, flags >= 4
-  end
-  local value = call('GETRANGE', key, '0', '91') -- the header and a slot
-  local bytes = #value
-  if bytes < 76 then
-    if value ~= '' then return {err = value.err or WRONGTYPE} end
-    value = string.rep('\0', 76)
-  end
-  local magic, own_R, own_N, newest, through, slid, blocked, slots, previous, before = unpack('<I4ddddddddd', value)
-  if own_R == R and own_N == N or bytes == 0 then
-    local length = 76 + 16 * slots
-    if not (magic == 829192051 and newest >= 0 and newest <= MAX and before >= 0 and slid >= before and previous >= slid
-        and through > previous and through <= MAX and blocked >= 0
-        and (bytes == length or bytes == 92 and length > 92 and slots <= N)) then
-      if bytes > 0 then return {err = WRONGTYPE} end -- somebody else has written it
-      newest = -N - 2
+    if several and flags ~= 9 and flags ~= 13 or not several and flags > 7 then
+      return {err = 'ERR packed call is out of range'}
     end
-
-    -- §3: a decision is made at max(now, newest·R).
-    local e = now % R
-    local c = (now - e) / R
-
-    -- The running totals before and through c - N, the subinterval that slides out. `first` is the first slot from
-    -- c - N on; slot number `slots` is the newest subinterval.
-    local first = 0
-    if c < newest then c, e = newest, 0
-    elseif c > newest then
-      local oldest = c - N
-      if oldest > newest then
-        slid, before, first = through, through, slots + 1
-      else
-        if slots > 1 then
-          value = call('GETRANGE', key, '0', '331') -- the header and 16 slots
-          bytes = #value
-          if bytes ~= length and (bytes ~= 332 or length < 332) then return {err = WRONGTYPE} end
-        end
-        -- Subintervals ascend by at least one from slot to slot: that bounds where c - N can be.
-        local low, high = oldest - newest + slots, slots
-        if low < 0 then low = 0 end
-        if slots > 0 then
-          local _, oldest_slot = unpack('<dd', value, 69)
-          if oldest - oldest_slot < high then high = oldest - oldest_slot end
-          if high < low then high = low end
-        end
-        while low < high do
-          local middle = (low + high - (low + high) % 2) / 2
-          local piece, place = value, 77 + 16 * middle
-          if place + 7 > bytes then piece, place = call('GETRANGE', key, place - 1, place + 6), 1 end
-          if #piece < place + 7 then return {err = WRONGTYPE} end
-          if unpack('<d', piece, place) < oldest then low = middle + 1 else high = middle end
-        end
-        first = low
-        local piece, place = value, 69 + 16 * first
-        local size = first < slots and 24 or 8
-        if place + size - 1 > bytes then piece, place = call('GETRANGE', key, place - 1, place + size - 2), 1 end
-        if #piece < place + size - 1 then return {err = WRONGTYPE} end
-        local subinterval, total = newest, through
-        if first < slots then before, subinterval, total = unpack('<ddd', piece, place)
-        else before = unpack('<d', piece, place) end
-        slid = subinterval == oldest and total or before
+    looks, partial, strict = flags % 2 == 0, flags % 4 >= 2, flags % 8 >= 4
+  elseif several then return {err = 'ERR packed call is out of range'}
+  end
+  local replies, writes, fits -- of several: what each key replies while nothing is counted, and its write
+  local last = several and (structs.whole and 0 or #keys) or 1
+  if several then replies, writes, fits = {}, {}, true end
+  for number = 1, last do
+    if number > 1 then limit, R, N, cost = unpack('<I8I8I8I8', packed, 32 * number - 30) end
+    local window, key = R * N, keys[number]
+    if limit > MAX or window < 1 or window > LONGEST or N > MOST_SUBINTERVALS or cost < 1 or cost > MAX
+      or not key or not several and keys[2] then
+      return {err = 'ERR packed call is out of range'}
+    end
+    local value = call('GETRANGE', key, '0', '91') -- the header and a slot
+    local bytes = #value
+    if bytes < 76 then
+      if value ~= '' then return {err = value.err or WRONGTYPE} end
+      value = string.rep('\0', 76)
+    end
+    local magic, own_R, own_N, newest, through, slid, blocked, slots, previous, before = unpack('<I4ddddddddd', value)
+    if own_R == R and own_N == N or bytes == 0 then
+      local length = 76 + 16 * slots
+      if not (magic == 829192051 and newest >= 0 and newest <= MAX and before >= 0 and slid >= before and previous >= slid
+          and through > previous and through <= MAX and blocked >= 0
+          and (bytes == length or bytes == 92 and length > 92 and slots <= N)) then
+        if bytes > 0 then return {err = WRONGTYPE} end -- somebody else has written it
+        newest = -N - 2
       end
-    end
 
-    -- §2: estimate = full + trailing·(R - e) / R, rounded up; with STRICT full + trailing.
-    local trailing = slid - before
-    local weighted, exact = trailing, true
-    if trailing > 0 and not strict then
-      local product = trailing * (R - e)
-      local rest = product % R
-      weighted = (product - rest) / R
-      if rest > 0 then weighted = weighted + 1 end
-      exact = product <= MAX
-    end
-    local remaining = limit - through + slid - weighted
-    local granted = cost
-    if cost > remaining then
-      if remaining < 0 then remaining = 0 end
-      granted = partial and remaining or 0
-    end
+      -- §3: a decision is made at max(now, newest·R).
+      local e = now % R
+      local c = (now - e) / R
 
-    if not exact then -- the product needs more than a double
-    elseif granted > 0 and blocked <= now then
-      local sum = through + granted
-      if sum > MAX then -- totals begin again, or there are too many units
-      elseif looks then
-        local reset_after = (newest + N + 1) * R - now
-        if reset_after < 0 then reset_after = 0 end
-        return words and {granted, limit, remaining, 0, reset_after} or pack('<ddd', granted, remaining, reset_after)
-      else
-        local reset_after, done = (c + N + 1) * R - now, nil
-        if c == newest then
-          done = call('SETRANGE', key, '28', pack('<d', sum))
+      -- The running totals before and through c - N, the subinterval that slides out. `first` is the first slot from
+      -- c - N on; slot number `slots` is the newest subinterval.
+      local first = 0
+      if c < newest then c, e = newest, 0
+      elseif c > newest then
+        local oldest = c - N
+        if oldest > newest then
+          slid, before, first = through, through, slots + 1
         else
-          -- A new subinterval: the one that was the newest becomes a slot, and slots before c - N go.
-          local tail = ''
-          if first <= slots then
-            tail = string.sub(value, 77 + 16 * first)
-            if slots > 16 then
-              tail = call('GETRANGE', key, 76 + 16 * first, -1)
-              if #tail ~= 16 * (slots - first) then return {err = WRONGTYPE} end
-            end
-            tail = tail .. pack('<dd', newest, through)
-          else
-            sum, slid, previous, through, before = granted, 0, 0, 0, 0
+          if slots > 1 then
+            value = call('GETRANGE', key, '0', '331') -- the header and 16 slots
+            bytes = #value
+            if bytes ~= length and (bytes ~= 332 or length < 332) then return {err = WRONGTYPE} end
           end
-          local head = pack('<I4ddddddddd', 829192051, R, N, c, sum, slid, blocked, #tail / 16, through, before)
-          local unit, expiry = 'PXAT', now + reset_after
-          if at then unit, expiry = 'PX', reset_after end
-          done = call('SET', key, head .. tail, unit, string.format('%.0f', expiry))
+          -- Subintervals ascend by at least one from slot to slot: that bounds where c - N can be.
+          local low, high = oldest - newest + slots, slots
+          if low < 0 then low = 0 end
+          if slots > 0 then
+            local _, oldest_slot = unpack('<dd', value, 69)
+            if oldest - oldest_slot < high then high = oldest - oldest_slot end
+            if high < low then high = low end
+          end
+          while low < high do
+            local middle = (low + high - (low + high) % 2) / 2
+            local piece, place = value, 77 + 16 * middle
+            if place + 7 > bytes then piece, place = call('GETRANGE', key, place - 1, place + 6), 1 end
+            if #piece < place + 7 then return {err = WRONGTYPE} end
+            if unpack('<d', piece, place) < oldest then low = middle + 1 else high = middle end
+          end
+          first = low
+          local piece, place = value, 69 + 16 * first
+          local size = first < slots and 24 or 8
+          if place + size - 1 > bytes then piece, place = call('GETRANGE', key, place - 1, place + size - 2), 1 end
+          if #piece < place + size - 1 then return {err = WRONGTYPE} end
+          local subinterval, total = newest, through
+          if first < slots then before, subinterval, total = unpack('<ddd', piece, place)
+          else before = unpack('<d', piece, place) end
+          slid = subinterval == oldest and total or before
         end
-        if done ~= length and type(done) == 'table' and done.err then return {err = done.err} end
-        remaining = remaining - granted
-        return words and {granted, limit, remaining, 0, reset_after} or pack('<ddd', granted, remaining, reset_after)
       end
-    elseif not block or blocked > now then
-      -- Denied. §4: retry_after is exact; the window's part of it is the time until enough has slid out.
-      local room = limit - (partial and 1 or cost)
-      local reset_after = (newest + N + 1) * R - now
-      local retry_after = 0
-      if granted == 0 then
-        if room < 0 then retry_after = -1
+
+      -- §2: estimate = full + trailing·(R - e) / R, rounded up; with STRICT full + trailing.
+      local trailing = slid - before
+      local weighted, exact = trailing, true
+      if trailing > 0 and not strict then
+        local product = trailing * (R - e)
+        local rest = product % R
+        weighted = (product - rest) / R
+        if rest > 0 then weighted = weighted + 1 end
+        exact = product <= MAX
+      end
+      local remaining = limit - through + slid - weighted
+      local granted = cost
+      if cost > remaining then
+        if remaining < 0 then remaining = 0 end
+        granted = partial and remaining or 0
+      end
+
+      if not exact then -- the product needs more than a double
+      elseif granted > 0 and blocked <= now then
+        local sum = through + granted
+        if sum > MAX then -- totals begin again, or there are too many units
+        elseif looks then
+          local reset_after = (newest + N + 1) * R - now
+          if reset_after < 0 then reset_after = 0 end
+          return words and {granted, limit, remaining, 0, reset_after} or pack('<ddd', granted, remaining, reset_after)
         else
-          -- The first subinterval through which so much is counted that all younger ones fit into `room`. Mostly it is
-          -- the newest or the oldest, so that these are looked at first.
-          local earlier, last, total, needed = previous, newest, through, through - room
-          if previous >= needed then
-            local low, high, probe = first, slots, first
-            while low < high do
-              local piece, place = value, 69 + 16 * probe
-              if place + 23 > bytes and bytes == 92 then
-                value = call('GETRANGE', key, '0', '331')
-                bytes, piece = #value, value
+          local reset_after, done, whole = (c + N + 1) * R - now, nil, nil
+          if c > newest then
+            -- A new subinterval: the one that was the newest becomes a slot, and slots before c - N go.
+            local tail = ''
+            if first <= slots then
+              tail = string.sub(value, 77 + 16 * first)
+              if slots > 16 then
+                tail = call('GETRANGE', key, 76 + 16 * first, -1)
+                if #tail ~= 16 * (slots - first) then return {err = WRONGTYPE} end
               end
-              if place + 23 > bytes then piece, place = call('GETRANGE', key, place - 1, place + 22), 1 end
-              if #piece < place + 23 then return {err = WRONGTYPE} end
-              local one, other, third = unpack('<ddd', piece, place)
-              if third < needed then low, earlier = probe + 1, third
-              else high, earlier, last, total = probe, one, other, third end
-              probe = (low + high - (low + high) % 2) / 2
+              tail = tail .. pack('<dd', newest, through)
+            else
+              sum, slid, previous, through, before = granted, 0, 0, 0, 0
             end
+            whole = pack('<I4ddddddddd', 829192051, R, N, c, sum, slid, blocked, #tail / 16, through, before) .. tail
           end
-          -- While it is trailing, its units fit as soon as (R - e)·units <= (room - younger)·R.
-          retry_after = reset_after - (newest - last) * R
-          if not strict then
-            local held, product = total - earlier, (room - through + total) * R
-            if held <= 0 then return {err = WRONGTYPE} end
-            retry_after, exact = retry_after - (product - product % held) / held, product <= MAX
+          if several then
+            local left = (newest + N + 1) * R - now
+            replies[number + 1] = {granted, limit, remaining, 0, left > 0 and left or 0}
+            writes[number] = {whole, pack('<d', sum), reset_after}
+          else
+            if whole then
+              local unit, expiry = 'PXAT', now + reset_after
+              if at then unit, expiry = 'PX', reset_after end
+              done = call('SET', key, whole, unit, string.format('%.0f', expiry))
+            else done = call('SETRANGE', key, '28', pack('<d', sum))
+            end
+            if done ~= length and type(done) == 'table' and done.err then return {err = done.err} end
+            remaining = remaining - granted
+            return words and {granted, limit, remaining, 0, reset_after} or pack('<ddd', granted, remaining, reset_after)
           end
-          if retry_after < 0 then retry_after = 0 end
         end
-      end
-      if exact then
-        if reset_after < 0 then reset_after = 0 end
-        if blocked > now then -- §10
-          remaining = 0
-          if retry_after >= 0 and blocked - now > retry_after then retry_after = blocked - now end
-          if blocked - now > reset_after then reset_after = blocked - now end
+      elseif not block or blocked > now then
+        -- Denied. §4: retry_after is exact; the window's part of it is the time until enough has slid out.
+        local room = limit - (partial and 1 or cost)
+        local reset_after = (newest + N + 1) * R - now
+        local retry_after = 0
+        if granted == 0 then
+          if room < 0 then retry_after = -1
+          else
+            -- The first subinterval through which so much is counted that all younger ones fit into `room`. Mostly it is
+            -- the newest or the oldest, so that these are looked at first.
+            local earlier, last, total, needed = previous, newest, through, through - room
+            if previous >= needed then
+              local low, high, probe = first, slots, first
+              while low < high do
+                local piece, place = value, 69 + 16 * probe
+                if place + 23 > bytes and bytes == 92 then
+                  value = call('GETRANGE', key, '0', '331')
+                  bytes, piece = #value, value
+                end
+                if place + 23 > bytes then piece, place = call('GETRANGE', key, place - 1, place + 22), 1 end
+                if #piece < place + 23 then return {err = WRONGTYPE} end
+                local one, other, third = unpack('<ddd', piece, place)
+                if third < needed then low, earlier = probe + 1, third
+                else high, earlier, last, total = probe, one, other, third end
+                probe = (low + high - (low + high) % 2) / 2
+              end
+            end
+            -- While it is trailing, its units fit as soon as (R - e)·units <= (room - younger)·R.
+            retry_after = reset_after - (newest - last) * R
+            if not strict then
+              local held, product = total - earlier, (room - through + total) * R
+              if held <= 0 then return {err = WRONGTYPE} end
+              retry_after, exact = retry_after - (product - product % held) / held, product <= MAX
+            end
+            if retry_after < 0 then retry_after = 0 end
+          end
         end
-        if words then return {0, limit, remaining, retry_after, reset_after} end
-        return pack('<ddd', -remaining, retry_after, reset_after)
+        if exact then
+          if reset_after < 0 then reset_after = 0 end
+          if blocked > now then -- §10
+            remaining = 0
+            if retry_after >= 0 and blocked - now > retry_after then retry_after = blocked - now end
+            if blocked - now > reset_after then reset_after = blocked - now end
+          end
+          if several then replies[number + 1], fits = {0, limit, remaining, retry_after, reset_after}, false
+          elseif words then return {0, limit, remaining, retry_after, reset_after}
+          else return pack('<ddd', -remaining, retry_after, reset_after)
+          end
+        end
       end
     end
+    if several and not replies[number + 1] then fits = nil break end
   end
-  command = looks and 'PEEK' or 'ALLOW'
-  request = {limit = limit, R = R, N = N, cost = cost, partial = partial, strict = strict}
+
+  -- §5: all or nothing. A write that may be refused is tried before the first: SET comes before SETRANGE.
+  if several and last > 0 and fits ~= nil then
+    replies[1] = fits and 1 or 0
+    if not fits then return replies end
+    local ranged, wholes = nil, 0
+    for i = 1, last do
+      if writes[i][1] then wholes = wholes + 1 else ranged = keys[i] end
+    end
+    local done = ranged and wholes > 0 and call('SETRANGE', ranged, '28', '')
+    for turn = 1, 2 do
+      for i = 1, last do
+        local whole, through, lives = writes[i][1], writes[i][2], writes[i][3]
+        if type(done) == 'table' and done.err then return {err = done.err} end
+        if whole and turn == 1 then
+          done = call('SET', keys[i], whole, at and 'PX' or 'PXAT', string.format('%.0f', at and lives or now + lives))
+        elseif not whole and turn == 2 then done = call('SETRANGE', keys[i], '28', through)
+        end
+        local reply = replies[i + 1]
+        if turn == 2 then reply[3], reply[5] = reply[3] - reply[1], lives end
+      end
+    end
+    if type(done) == 'table' and done.err then return {err = done.err} end
+    return replies
+  end
+  if not several then
+    command = looks and 'PEEK' or 'ALLOW'
+    request = {limit = limit, R = R, N = N, cost = cost, partial = partial, strict = strict}
+  elseif not words then
+    command, request = 'MALLOW', {quotas = {}, strict = strict}
+    for i = 1, #keys do
+      limit, R, N, cost = unpack('<I8I8I8I8', packed, 32 * i - 30)
+      if limit > MAX or R * N < 1 or R * N > LONGEST or N > MOST_SUBINTERVALS or cost < 1 or cost > MAX then
+        return {err = 'ERR packed call is out of range'}
+      end
+      request.quotas[i] = {limit = limit, R = R, N = N, cost = cost}
+    end
+  end
 end
 
 ---------------------------------------------------------------------------------------------------------------------
@@ -605,20 +750,23 @@ local undone -- the calls that take back what has been written, should a later w
 -- The reply of a function, or the error it fails with.
 local function answer(decide, ...)
   local done, reply = pcall(decide, ...)
-  if done then return reply end
+  local whole = structs.whole
+  if done then return whole and whole(reply) or reply end
   for i = undone and #undone or 0, 1, -1 do undone[i]() end
   -- From Redis 7.0 on, pcall makes a string of such a table.
-  return {err = type(reply) == 'table' and reply.err or reply}
+  local fault = type(reply) == 'table' and reply.err or reply
+  -- Lua 5.4 refuses what is no integer, where 5.1 goes on: damage has led to it.
+  return {err = whole and not string.find(fault, '^%u+ ') and WRONGTYPE or fault}
 end
 
 local function ask(...)
-  local reply = redis.pcall(...)
+  local reply = call(...)
   if type(reply) == 'table' and reply.err then fail(reply.err) end
   return reply
 end
 
--- Store a value that lives for `lives` ms, in a key that lived for `lived` ms more (nil: a new one). §3: a key in which
--- nothing matters goes; the expiry is set only when the end has changed, or UNTIL says when.
+-- Store a value that lives for `lives` ms, in a key that lived for `lived` ms more (nil: a new one, or another block). §3:
+-- a key in which nothing matters goes; the expiry is set only when the end or a block has changed.
 local pending -- SETTLE decides everything before it writes: its writes, {key, value, lives, lived, now, at}
 local function put(key, value, lives, lived)
   if pending then
@@ -626,11 +774,6 @@ local function put(key, value, lives, lived)
     return
   end
   if lives <= 0 then return ask('DEL', key) end
-  local till = request.till
-  if till then
-    if till == 0 then return ask('SET', key, value) end
-    return ask('SET', key, value, 'PXAT', string.format('%.0f', till))
-  end
   if lives == lived then return ask('SET', key, value, 'KEEPTTL') end
   if at then return ask('SET', key, value, 'PX', string.format('%.0f', lives)) end
   return ask('SET', key, value, 'PXAT', string.format('%.0f', now + lives))
@@ -926,7 +1069,7 @@ if request.holding then
         if ahead > 0 then left = math.max(left, math.min(lives, left + ahead)) end
       end
       set(left, ask)
-      undone[#undone + 1] = function() if held.ends then set(held.ends - now, redis.pcall) end end
+      undone[#undone + 1] = function() if held.ends then set(held.ends - now, call) end end
     elseif least > now then
       local lives = ask('PTTL', held.key)
       if lives >= 0 and lives < least - now then set(least - now, ask) end
@@ -936,9 +1079,9 @@ if request.holding then
   -- Write the sum of all units - 1, or that there is none.
   local function sum_up(held)
     local key = held.key
-    local counted = redis.pcall('ZCOUNT', key, decimal(UNIT), '(' .. score_of_token(1))
-    local done = counted ~= 0 and redis.pcall('ZADD', key, decimal(held.extra + NO_EXTRA), 'n')
-    if type(done) ~= 'number' then redis.pcall('ZREM', key, 'n') end
+    local counted = call('ZCOUNT', key, decimal(UNIT), '(' .. score_of_token(1))
+    local done = counted ~= 0 and call('ZADD', key, decimal(held.extra + NO_EXTRA), 'n')
+    if type(done) ~= 'number' then call('ZREM', key, 'n') end
   end
 
   -- Remove holds by their ids.
@@ -997,13 +1140,13 @@ if request.holding then
     end
     in_parts(ask, 'ZADD', key, put)
     undone[#undone + 1] = function()
-      if #gone > 0 then redis.pcall('ZREM', key, spread(gone)) end
-      if #back > 0 then redis.pcall('ZADD', key, spread(back)) end
+      if #gone > 0 then call('ZREM', key, spread(gone)) end
+      if #back > 0 then call('ZADD', key, spread(back)) end
     end
     held.extra, held.is_plain = extra, held.is_plain and is_plain and not reserved
     local last = hold.is_new and math.max(held.last or 0, ends) or last_end(key, held.is_plain)
     expire(held, end_of(math.max(held.token, hold.token), last), ends)
-    if reserved and hold.reserved then redis.pcall('ZREM', key, hold.reserved) end -- nothing is taken back any more
+    if reserved and hold.reserved then call('ZREM', key, hold.reserved) end -- nothing is taken back any more
   end
 
   -- Whether holds were renewed. Those that end then already are left as they are.
@@ -1021,7 +1164,7 @@ if request.holding then
       ask('ZREM', held.key, 'x') -- changes nothing: a script that has written may go on where memory is used up
       sweep(held)
       in_parts(ask, 'ZADD', held.key, put)
-      undone[1] = function() in_parts(redis.pcall, 'ZADD', held.key, back) end
+      undone[1] = function() in_parts(call, 'ZADD', held.key, back) end
       expire(held, end_of(held.token, last_end(held.key, held.is_plain)), ends)
     end
     return answers
@@ -1434,11 +1577,11 @@ local function run()
     return build(key, seen.R, seen.N, subs, counts, entry and entry.blocked or 0), true
   end
 
-  -- Store an entry that lived for `lived` ms more (nil: a new key); `whole`: more has changed than the newest running
+  -- Store an entry that lived for `lived` ms more (nil: as in `put`); `whole`: more has changed than the newest running
   -- total.
   local function store(entry, lived, whole)
     local lives = time_to_live(entry)
-    if not whole and not pending and not request.till and lives == lived and lives > 0 then
+    if not whole and not pending and lives == lived and lives > 0 then
       return ask('SETRANGE', entry.key, '28', pack('<d', entry.through))
     end
     local head = pack('<I4ddddddddd', MAGIC, entry.R, entry.N, entry.newest, entry.through, entry.slid, entry.blocked,
@@ -1456,7 +1599,7 @@ local function run()
       if not block or blocked then return reply end
       entry = entry or build(key, 0, 0, {}, {}, 0)
       entry.blocked = now + block
-      store(entry, lived, true)
+      store(entry, nil, true)
       return behind(reply, block)
     end
     if granted > MAX - held then fail(OVERFLOW) end
@@ -1493,8 +1636,7 @@ local function run()
     local given = fits and not blocked and request.cost or 0
     local retry = (given > 0 or remaining >= request.cost) and 0 or retry_after(seen, request)
     if begun then
-      entry.blocked, whole = now + begun, true
-      if lived == time_to_live(entry) then lived = nil end
+      entry.blocked, lived, whole = now + begun, nil, true
     end
     store(entry, lived, whole)
     return behind({given, request.limit, remaining, retry, reset_after(seen)}, blocked or begun)
@@ -1553,24 +1695,22 @@ local function run()
   local function begin_block(key)
     local entry = open(key)
     if request.nx and blocked_for(entry) then return entry.blocked end
-    local lived = entry and time_to_live(entry)
     entry = entry or build(key, 0, 0, {}, {}, 0)
     entry.blocked = now + request.duration
-    store(entry, lived, true)
+    store(entry, nil, true)
     return entry.blocked
   end
 
   local function lift_block(key)
     local entry = open(key)
     if not blocked_for(entry) then return 0 end
-    local lived = time_to_live(entry)
     entry.blocked = 0
-    store(entry, lived, true)
+    store(entry, nil, true)
     return 1
   end
 
   local function info(key)
-    local value = redis.pcall('GETRANGE', key, '0', '3')
+    local value = call('GETRANGE', key, '0', '3')
     if type(value) == 'table' and string.sub(value.err or '', 1, 9) == 'WRONGTYPE' then
       local held = holds_of(key, {})
       return {'holds', held.count, 'units', live_units(held), 'end', held.count > 0 and held.last or 0, 'token', held.token,
@@ -1791,6 +1931,6 @@ local function run()
 end
 
 local reply = answer(run)
-if words or reply.err then return reply end
+if words or several or reply.err then return reply end
 if reply[1] > 0 then return pack('<ddd', reply[1], reply[3], reply[5]) end
 return pack('<ddd', -reply[3], reply[4], reply[5])

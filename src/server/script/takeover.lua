@@ -6,10 +6,10 @@
 -- no key, a key of the module, or somebody else's. After an error the key is what it was. swlimit.lua describes the
 -- layouts.
 --
--- The module gets the commands that it replicates. While the old key stands, it parses a command, checks rights and
--- memory, and answers WRONGTYPE: a first call of each kind tells whether all of them would be obeyed.
+-- The module gets the effects that it replicates, in SWLIMIT.APPLY. While the old key stands, it reads them, checks
+-- rights and memory, and answers WRONGTYPE: only then the old key goes.
 
-local MOST, HEADER, SLOT, UNIT = '9007199254740991', 76, 16, 17592186044416
+local HEADER, SLOT, UNIT, PAIRS = 76, 16, 17592186044416, 500
 local DAMAGED = 'ERR the key is damaged: '
 local key, unpack, format, spread = KEYS[1], struct.unpack, string.format, table.unpack or _G.unpack
 
@@ -21,60 +21,48 @@ end
 
 local function decimal(number) return format('%d', number) end
 
--- The commands that make the key again, in their order, and one of each kind of them.
-local commands, kinds = {}, {}
-local function add(kind, words)
-  commands[#commands + 1], kinds[kind] = words, words
+-- A text as words have it: other bytes than these are escaped.
+local function escaped(text)
+  return (string.gsub(text, '[^A-Za-z0-9._-]', function(byte) return format('%%%02x', string.byte(byte)) end))
+end
+
+-- The effects that make the key again, in their order, each after the key's name.
+local effects = {}
+local function add(word, till)
+  effects[#effects + 1], effects[#effects + 2] = key, word .. '~' .. till
 end
 
 local function add_window(value, till)
   local _, resolution, subintervals, newest, through, _, blocked, slots, _, before = unpack('<I4ddddddddd', value)
-  local window, length = decimal(resolution * subintervals) .. 'ms', decimal(resolution) .. 'ms'
+  local window = 'c' .. decimal(resolution) .. '*' .. decimal(subintervals) .. '@'
   for number = 0, resolution > 0 and slots or -1 do
     local subinterval, total = newest, through
     if number < slots then subinterval, total = unpack('<dd', value, HEADER + 1 + SLOT * number) end
-    add('RECORD', {'SWLIMIT.RECORD', key, MOST, window, length, 'COST', decimal(total - before), 'AT',
-      decimal(subinterval * resolution), 'UNTIL', till})
+    add(window .. decimal(subinterval * resolution) .. '+' .. decimal(total - before), till)
     before = total
   end
-  if blocked > 0 then add('BLOCK', {'SWLIMIT.BLOCK', key, '1ms', 'AT', decimal(blocked - 1), 'UNTIL', till}) end
+  if blocked > 0 then add('b' .. decimal(blocked), till) end
 end
 
 local function add_budget(value, till)
   local _, used, since, ends = unpack('<I4ddd', value)
-  add('BUDGET', {'SWLIMIT.BUDGET', key, MOST, decimal(ends), 'COST', decimal(used), 'FORCE', 'AT', decimal(since),
-    'UNTIL', till})
+  add('p' .. decimal(ends) .. '@' .. decimal(since) .. '+' .. decimal(used), till)
 end
 
-local encoded = {} -- the same units, lengths and instants come again and again
-local function leb128(number)
-  local bytes, rest = encoded[number], number
-  if bytes then return bytes end
-  bytes = ''
-  while rest >= 128 do
-    local low = rest % 128
-    bytes, rest = bytes .. string.char(low + 128), (rest - low) / 128
-  end
-  encoded[number] = bytes .. string.char(rest)
-  return encoded[number]
-end
-
--- The reservations of a 'v' member, as RESERVED takes them: a reservation may name its key, which the module hashes.
+-- The reservations of a 'v' member. They name their keys, which the module hashes.
 local function reservations(member)
   local words, place = {}, 10
-  local NAMED = {R = 3, B = 4, H = 5}
   while place <= #member do
     local kind, size, from = unpack('<BI4', member, place)
     local units, third, fourth, fifth, length, after = unpack('<ddddI4', member, from + size)
-    kind = string.char(kind)
-    local rest = ''
-    if kind == 'R' then rest = leb128(fourth) .. leb128(fifth)
-    elseif kind == 'H' then rest = leb128(length) .. string.sub(member, after, after + length - 1) end
-    local name = string.sub(member, from, from + size - 1)
-    words[#words + 1] = leb128(NAMED[kind]) .. leb128(size) .. name .. leb128(units) .. leb128(third) .. rest
+    local of = string.char(kind)
+    if of == 'R' then of = 'c' .. decimal(fourth) .. '*' .. decimal(fifth) .. '@' .. decimal(third)
+    elseif of == 'B' then of = 'p' .. decimal(third)
+    else of = 'h' .. escaped(string.sub(member, after, after + length - 1)) .. '#' .. decimal(third) end
+    words[#words + 1] = ';' .. of .. '+' .. decimal(units) .. '=' .. escaped(string.sub(member, from, from + size - 1))
     place = after + length
   end
-  return words
+  return table.concat(words)
 end
 
 local function add_holds(members, till)
@@ -92,25 +80,18 @@ local function add_holds(members, till)
   local has_last = false
   for i = 1, #ends, 2 do has_last = has_last or tokens[ends[i]] == last end
   if not has_last then -- the hold that got it has gone
-    add('HOLD', {'SWLIMIT.HOLD', key, MOST, '1ms', 'last', 'AT', '0', 'END', '1', 'TOKEN', last, 'UNTIL', '0'})
-    add('RELEASE', {'SWLIMIT.RELEASE', key, 'last', 'AT', '0', 'UNTIL', till})
+    add('hlast>1#' .. last .. '@0', '0')
+    add('elast@0', till)
   end
   for i = 1, #ends, 2 do
     local id, token = ends[i], tokens[ends[i]]
     if not token then error({err = DAMAGED .. 'a hold has no token'}, 0) end
-    local kept = reserved[token]
-    if kept then
-      add('RESERVED', {'SWLIMIT.HOLD', key, MOST, '1ms', id, 'COST', units[id] or '1', 'AT', '0', 'END', ends[i + 1],
-        'TOKEN', token, 'UNTIL', till, 'RESERVED', decimal(#kept), spread(kept)})
-    else
-      local words = {'SWLIMIT.HOLD', key, MOST, '1ms', id, 'AT', '0', 'END', ends[i + 1], 'TOKEN', token, 'UNTIL', till}
-      if units[id] then words[14], words[15] = 'COST', units[id] end
-      add('HOLD', words)
-    end
+    local hold = 'h' .. escaped(id) .. '>' .. ends[i + 1] .. '#' .. token .. '@0+' .. (units[id] or '1')
+    add(hold .. (reserved[token] or ''), till)
   end
 end
 
--- What a key of the script's holds, and the commands that make it again; nil for other keys.
+-- What a key of the script's holds, once its effects are added; nil for other keys.
 local function read(till)
   local kind = ask('TYPE', key).ok
   if kind == 'zset' then
@@ -142,23 +123,29 @@ local function restore(value, till)
   if till ~= '0' then redis.pcall('PEXPIREAT', key, till) end
 end
 
+-- Apply all effects; the first error, if any. While another value is there, each command gets one.
+local function apply()
+  local fault
+  for from = 1, #effects, 2 * PAIRS do
+    local reply = redis.pcall('SWLIMIT.APPLY', spread(effects, from, math.min(from + 2 * PAIRS - 1, #effects)))
+    fault = type(reply) == 'table' and reply.err
+    if fault and string.sub(fault, 1, 9) ~= 'WRONGTYPE' then return fault end
+  end
+  return fault
+end
+
 local function take_over()
   local expires = ask('PEXPIRETIME', key)
   local till = expires > 0 and decimal(expires) or '0'
   local value = read(till)
   if not value then return 0 end
-  for _, words in pairs(kinds) do
-    local reply = redis.pcall(spread(words))
-    local fault = type(reply) == 'table' and reply.err or 'ERR the module did not expect this key'
-    if string.sub(fault, 1, 9) ~= 'WRONGTYPE' then error({err = fault}, 0) end
-  end
+  local refused = apply() or 'ERR the module did not expect this key'
+  if string.sub(refused, 1, 9) ~= 'WRONGTYPE' then error({err = refused}, 0) end
   ask('DEL', key)
-  for _, words in ipairs(commands) do
-    local reply = redis.pcall(spread(words))
-    if type(reply) == 'table' and reply.err then
-      restore(value, till)
-      error({err = reply.err}, 0)
-    end
+  local fault = apply()
+  if fault then
+    restore(value, till)
+    error({err = fault}, 0)
   end
   return 1
 end

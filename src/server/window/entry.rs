@@ -88,7 +88,7 @@ impl Entry {
     /// An entry that is blocked until an instant, which is not 0, with what is counted beside it.
     pub(crate) fn blocked(until: u64, window: Option<Window>) -> Result<Self, Invalid> {
         match until {
-            1..=MAX_UNTIL => Ok(Entry::Blocked(Box::new(Blocked { until, window }))),
+            1..=MAX_BLOCK => Ok(Entry::Blocked(Box::new(Blocked { until, window }))),
             _ => Err(Invalid("a block out of range")),
         }
     }
@@ -190,6 +190,20 @@ impl Entry {
         Ok(Recording::Counted(Record { counting, request: *request, fits: evaluation.granted > 0 }))
     }
 
+    /// Count units as they were counted elsewhere: at `now`, in the subinterval of `dated`. Whether they still matter.
+    #[inline(always)]
+    pub fn count(&mut self, geometry: Geometry, now: u64, dated: u64, units: u64) -> Result<bool, Overflow> {
+        let view = View::new(self.window(), geometry, now);
+        if geometry.subinterval_at(dated) < view.oldest() {
+            return Ok(false);
+        }
+        if units > MAX_EXACT - view.held_at(dated) {
+            return Err(Overflow);
+        }
+        Counting { geometry, now, instant: dated, units }.apply(self);
+        Ok(true)
+    }
+
     #[inline(always)]
     fn seen<'a>(entry: Option<&'a Self>, now: u64, request: &Request) -> View<'a> {
         View::new(entry.and_then(Self::window), request.quota.geometry, now)
@@ -284,6 +298,11 @@ impl Grant {
         self.counting.units
     }
 
+    /// The window they count in.
+    pub fn geometry(&self) -> Geometry {
+        self.counting.geometry
+    }
+
     /// The instant at which they count: the decision instant, in ms.
     pub fn instant(&self) -> u64 {
         self.counting.instant
@@ -305,6 +324,11 @@ impl Grant {
 }
 
 impl Record {
+    /// The window they count in.
+    pub fn geometry(&self) -> Geometry {
+        self.counting.geometry
+    }
+
     /// The instant at which the units count, in ms.
     pub fn instant(&self) -> u64 {
         self.counting.instant
@@ -347,5 +371,5 @@ impl Counting {
     }
 }
 
-/// The latest instant of a block: the longest one, begun at the last instant.
-const MAX_UNTIL: u64 = MAX_EXACT + MAX_WINDOW;
+/// The latest instant of a block, in ms: the longest one, begun at the last instant.
+pub const MAX_BLOCK: u64 = MAX_EXACT + MAX_WINDOW;

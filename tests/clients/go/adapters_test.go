@@ -41,43 +41,43 @@ func (d dial) valkey() func(context.Context, string, *net.Dialer, *tls.Config) (
 // adapters make a Conn of what a library's client is made of.
 var adapters = []struct {
 	name            string
-	single, cluster func(addr string, through dial) (*swlimit.Conn, error)
-	encrypted       func(addr string, config *tls.Config) (*swlimit.Conn, error)
-	failover        func(sentinel, name string) (*swlimit.Conn, error)
+	single, cluster func(addr string, through dial) (*swlimit.Client, error)
+	encrypted       func(addr string, config *tls.Config) (*swlimit.Client, error)
+	failover        func(sentinel, name string) (*swlimit.Client, error)
 }{
 	{
 		name: "go-redis",
-		single: func(addr string, through dial) (*swlimit.Conn, error) {
+		single: func(addr string, through dial) (*swlimit.Client, error) {
 			client := redis.NewClient(&redis.Options{Addr: addr, Dialer: through})
 			defer client.Close()
 			return goredis.New(client)
 		},
-		cluster: func(addr string, through dial) (*swlimit.Conn, error) {
+		cluster: func(addr string, through dial) (*swlimit.Client, error) {
 			client := redis.NewClusterClient(&redis.ClusterOptions{Addrs: []string{addr}, Dialer: through})
 			defer client.Close()
 			return goredis.New(client)
 		},
-		encrypted: func(addr string, config *tls.Config) (*swlimit.Conn, error) {
+		encrypted: func(addr string, config *tls.Config) (*swlimit.Client, error) {
 			client := redis.NewClient(&redis.Options{Addr: addr, TLSConfig: config})
 			defer client.Close()
 			return goredis.New(client)
 		},
-		failover: func(sentinel, name string) (*swlimit.Conn, error) {
+		failover: func(sentinel, name string) (*swlimit.Client, error) {
 			return goredis.FromFailover(&redis.FailoverOptions{MasterName: name, SentinelAddrs: []string{sentinel}})
 		},
 	},
 	{
 		name: "valkey-go",
-		single: func(addr string, through dial) (*swlimit.Conn, error) {
+		single: func(addr string, through dial) (*swlimit.Client, error) {
 			return valkeygo.New(valkey.ClientOption{InitAddress: []string{addr}, DialCtxFn: through.valkey()})
 		},
-		cluster: func(addr string, through dial) (*swlimit.Conn, error) {
+		cluster: func(addr string, through dial) (*swlimit.Client, error) {
 			return valkeygo.New(valkey.ClientOption{InitAddress: []string{"127.0.0.1:1", addr}, DialCtxFn: through.valkey()})
 		},
-		encrypted: func(addr string, config *tls.Config) (*swlimit.Conn, error) {
+		encrypted: func(addr string, config *tls.Config) (*swlimit.Client, error) {
 			return valkeygo.New(valkey.ClientOption{InitAddress: []string{addr}, TLSConfig: config, ForceSingleClient: true})
 		},
-		failover: func(sentinel, name string) (*swlimit.Conn, error) {
+		failover: func(sentinel, name string) (*swlimit.Client, error) {
 			return valkeygo.New(valkey.ClientOption{InitAddress: []string{sentinel},
 				Sentinel: valkey.SentinelOption{MasterSet: name}})
 		},
@@ -95,9 +95,9 @@ func address(t *testing.T, name string) string {
 	return fmt.Sprintf("127.0.0.1:%d", ports[name])
 }
 
-func limiter(t *testing.T, conn *swlimit.Conn, limit int64, options ...swlimit.Option) *swlimit.Limiter {
+func limiter(t *testing.T, conn *swlimit.Client, limit int64, options ...swlimit.Option) *swlimit.Limiter {
 	t.Helper()
-	options = append([]swlimit.Option{swlimit.OnFailure(swlimit.Error), swlimit.Timeout(20 * time.Second)}, options...)
+	options = append([]swlimit.Option{swlimit.OnFailure(swlimit.FailError), swlimit.Timeout(20 * time.Second)}, options...)
 	l, err := swlimit.New(conn, swlimit.Quota{Limit: limit, Window: time.Minute}, options...)
 	if err != nil {
 		t.Fatal(err)
@@ -106,7 +106,7 @@ func limiter(t *testing.T, conn *swlimit.Conn, limit int64, options ...swlimit.O
 }
 
 // closing closes a Conn with the test.
-func closing(t *testing.T, conn *swlimit.Conn, err error) *swlimit.Conn {
+func closing(t *testing.T, conn *swlimit.Client, err error) *swlimit.Client {
 	t.Helper()
 	if err != nil {
 		t.Fatal(err)
@@ -125,11 +125,11 @@ func eventually(t *testing.T, what string, isSo func() bool) {
 }
 
 // decides asks for commands of one key and of several, and for a hold.
-func decides(t *testing.T, conn *swlimit.Conn) {
+func decides(t *testing.T, conn *swlimit.Client) {
 	t.Helper()
 	ctx := context.Background()
 	l := limiter(t, conn, 3)
-	holds, err := swlimit.NewHolds(conn, 1, time.Minute, swlimit.OnFailure(swlimit.Error), swlimit.Timeout(20*time.Second))
+	holds, err := swlimit.NewHolds(conn, 1, time.Minute, swlimit.OnFailure(swlimit.FailError), swlimit.Timeout(20*time.Second))
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -162,7 +162,7 @@ func TestOpen(t *testing.T) {
 	for name, open := range map[string]func(string, string, ...swlimit.Option) (*swlimit.Limiter, error){
 		"go-redis": goredis.Open, "valkey-go": valkeygo.Open} {
 		l, err := open("redis://"+address(t, "main"), "2/minute", swlimit.Timeout(20*time.Second),
-			swlimit.OnFailure(swlimit.Error))
+			swlimit.OnFailure(swlimit.FailError))
 		if err != nil {
 			t.Fatal(name, err)
 		}
@@ -189,7 +189,7 @@ func TestOpenLimits(t *testing.T) {
 	for name, open := range map[string]func(string, string, ...swlimit.Option) (*swlimit.Limits, error){
 		"go-redis": goredis.OpenLimits, "valkey-go": valkeygo.OpenLimits} {
 		l, err := open("redis://"+address(t, "main"), "9/hour; 2/minute", swlimit.Timeout(20*time.Second),
-			swlimit.OnFailure(swlimit.Error))
+			swlimit.OnFailure(swlimit.FailError))
 		if err != nil {
 			t.Fatal(name, err)
 		}
@@ -245,12 +245,12 @@ func TestAdapters(t *testing.T) {
 				testFailover(t, closing(t, conn, err))
 			})
 			t.Run("a lost reply", func(t *testing.T) {
-				testLostReply(t, func(through dial) (*swlimit.Conn, error) {
+				testLostReply(t, func(through dial) (*swlimit.Client, error) {
 					return adapter.single(address(t, "main"), through)
 				})
 			})
 			t.Run("contexts", func(t *testing.T) {
-				testContexts(t, func(addr string, through dial) *swlimit.Conn {
+				testContexts(t, func(addr string, through dial) *swlimit.Client {
 					conn, err := adapter.single(addr, through)
 					return closing(t, conn, err)
 				})
@@ -264,7 +264,7 @@ func TestAdapters(t *testing.T) {
 }
 
 // After a failover the new primary is asked, and no other.
-func testFailover(t *testing.T, conn *swlimit.Conn) {
+func testFailover(t *testing.T, conn *swlimit.Client) {
 	l, ctx, key := limiter(t, conn, 1000, swlimit.Timeout(50*time.Millisecond)), context.Background(), rand.Text()
 	var asked string
 	granted := func() bool {
@@ -309,7 +309,7 @@ func (d *deaf) Read(b []byte) (int, error) {
 }
 
 // What the server has executed is not sent again, though its reply is lost: it would count twice.
-func testLostReply(t *testing.T, connect func(dial) (*swlimit.Conn, error)) {
+func testLostReply(t *testing.T, connect func(dial) (*swlimit.Client, error)) {
 	armed := new(atomic.Bool)
 	armed.Store(true)
 	conn, err := connect(func(ctx context.Context, network, addr string) (net.Conn, error) {
@@ -317,7 +317,7 @@ func testLostReply(t *testing.T, connect func(dial) (*swlimit.Conn, error)) {
 		return &deaf{Conn: conn, armed: armed}, err
 	})
 	closing(t, conn, err)
-	l, ctx, key := limiter(t, conn, 10, swlimit.Mode(swlimit.Direct)), context.Background(), "lost:"+rand.Text()
+	l, ctx, key := limiter(t, conn, 10, swlimit.Direct), context.Background(), "lost:"+rand.Text()
 	if _, err := l.Allow(ctx, key); !errors.Is(err, swlimit.ErrUnavailable) || armed.Load() {
 		t.Fatal(err)
 	}
@@ -328,7 +328,7 @@ func testLostReply(t *testing.T, connect func(dial) (*swlimit.Conn, error)) {
 }
 
 // A call ends with its context, and its connection does not: what was granted to nobody goes back over it.
-func testContexts(t *testing.T, connect func(string, dial) *swlimit.Conn) {
+func testContexts(t *testing.T, connect func(string, dial) *swlimit.Client) {
 	silent, err := net.Listen("tcp", "127.0.0.1:0")
 	if err != nil {
 		t.Fatal(err)
@@ -345,7 +345,7 @@ func testContexts(t *testing.T, connect func(string, dial) *swlimit.Conn) {
 		dials.Add(1)
 		return new(net.Dialer).DialContext(ctx, network, addr)
 	})
-	l, key := limiter(t, conn, 1_000_000, swlimit.Mode(swlimit.Direct)), rand.Text()
+	l, key := limiter(t, conn, 1_000_000, swlimit.Direct), rand.Text()
 	if _, err := l.Peek(context.Background(), key); err != nil {
 		t.Fatal(err)
 	}
@@ -375,7 +375,7 @@ func testContexts(t *testing.T, connect func(string, dial) *swlimit.Conn) {
 }
 
 // A denial is known here until the server says that the key has changed.
-func testChanges(t *testing.T, conn *swlimit.Conn) {
+func testChanges(t *testing.T, conn *swlimit.Client) {
 	client := redis.NewClient(&redis.Options{Addr: address(t, "main"), MaxRetries: -1})
 	defer client.Close()
 	l, ctx, key := limiter(t, conn, 1), context.Background(), rand.Text()
@@ -425,7 +425,7 @@ func TestOptions(t *testing.T) {
 				dialled <- network + " " + addr
 				return nil, net.ErrClosed
 			}})
-		_, _ = limiter(t, closing(t, conn, err), 1, swlimit.Mode(swlimit.Direct)).Allow(context.Background(), "k")
+		_, _ = limiter(t, closing(t, conn, err), 1, swlimit.Direct).Allow(context.Background(), "k")
 		if got := <-dialled; got != want {
 			t.Errorf("%q: %s", addr, got)
 		}

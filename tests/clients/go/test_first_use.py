@@ -2,12 +2,17 @@
 
 import shutil
 
+import pytest
+
 from docs.pages import blocks, page_named
 from support import golang
 from support.server import ROOT
 
 
-def test_page(server, tmp_path):
+@pytest.mark.parametrize("module", [True, False], ids=["module", "plain"])
+def test_page(server, start, tmp_path, module):
+    """On any server."""
+    server = server if module else start(module=None)
     welcome, holding, spending = results("go.md", server, tmp_path)
     *granted, denied = welcome.splitlines()
     assert granted == [f"welcome, {left} are left" for left in (2, 1, 0)] and denied.startswith("come back in ")

@@ -42,6 +42,15 @@ def test_adapters(server, start, binaries, tmp_path):
            env={"SWLIMIT_CA": str(tls.authority)})
 
 
+@pytest.mark.parametrize("exporter", ["promlimit", "otellimit"])
+def test_exporters(exporter):
+    passes(exporter)
+
+
+def test_rueidisgo(server, start):
+    passes("rueidisgo", main=server.port, cluster=Cluster(start).servers[0].port)
+
+
 def test_grpclimit(server):
     passes("grpclimit", main=server.port)
 

@@ -45,7 +45,7 @@ func main() {
 	}
 	for range 2 {
 		decision, err := limiter.Allow(context.Background(), "stranger")
-		_, _ = redis_rate.FromConn(conn).Allow(context.Background(), "stranger", redis_rate.PerHour(1))
+		_, _ = redis_rate.FromClient(conn).Allow(context.Background(), "stranger", redis_rate.PerHour(1))
 		_ = grpclimit.Unary(limiter, grpclimit.Address)
 		fmt.Println(decision.Allowed(), decision.Source, err, httplimit.Middleware(limiter, httplimit.Address) != nil)
 	}

@@ -167,7 +167,7 @@ test("without a server", async (test) => {
 });
 
 test("while the server does not answer, each by its policy", async (test) => {
-  const { parts } = plan(test, () => new Promise(() => {}), { timeout: 50, localShare: 0.5 });
+  const { parts } = plan(test, () => new Promise(() => {}), { timeout: 50, localShare: 0.5, onFailure: "local" });
   const admission = await admit(parts(50));
   assert.deepEqual([admission.granted, granted(admission), admission.each[0].source], [true, [50, 1, 1], "failure"]);
   assert.equal((await admit(parts(1))).granted, false);

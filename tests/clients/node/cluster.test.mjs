@@ -165,7 +165,7 @@ test("nothing is kept of a node that has left the cluster, though it lives on", 
     await eventually(async () => (await three.allow(k)).source === "cache", "a local denial");
   }
   const at = await cluster.getNodeClientForKey(keys[0]);
-  const { node } = three.clientState.server(keys[0]);
+  const { node } = three.core.server(keys[0]);
   assert.equal(three.servers().length, 3);
   const isTracked = async () => / flags=t /.test(await at.sendCommand(["CLIENT", "LIST"]));
   assert.equal(await isTracked(), true);

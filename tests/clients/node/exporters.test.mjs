@@ -48,7 +48,7 @@ test("decisions of all kinds of limiters, for Prometheus", async (test) => {
   const again = await samples(registry, "swlimit_client_decisions_total");
   assert.equal(again[decided("one", "server", "no")], "2", "it is read, not added up");
   const text = await registry.metrics();
-  assert.match(text, new RegExp(`swlimit_client_server_away{server="127.0.0.1:${port()}"} 0`));
+  assert.match(text, new RegExp(`swlimit_client_server_unavailable{server="127.0.0.1:${port()}"} 0`));
   assert.match(text, /swlimit_client_server_round_trip_seconds{server="[^"]+"} 0\.\d+/);
   assert.match(text, /# TYPE swlimit_client_failovers_total counter/);
   assert.match(text, /swlimit_client_taken_over_total 0/);
@@ -62,10 +62,10 @@ test("a server that does not answer, once for all limiters", async () => {
   observe({ first: made[0], second: made[1] }, registry);
   await eventually(async () => {
     for (const one of made) await one.allow("k");
-    return made[0].servers()[0].state === "away";
+    return made[0].servers()[0].state === "unavailable";
   });
-  assert.deepEqual(await samples(registry, "swlimit_client_server_away"), {
-    'swlimit_client_server_away{server="the server"}': "1",
+  assert.deepEqual(await samples(registry, "swlimit_client_server_unavailable"), {
+    'swlimit_client_server_unavailable{server="the server"}': "1",
   });
 });
 
@@ -80,7 +80,7 @@ test("counters do not fall, whichever client of a server has more trouble with i
   };
   const [old, young] = [
     seeing({ state: "up", failovers: 3, takenOver: 4 }),
-    seeing({ state: "away", failovers: 1, takenOver: 2 }),
+    seeing({ state: "unavailable", failovers: 1, takenOver: 2 }),
   ];
   for (const order of [
     { old, young },
@@ -91,8 +91,8 @@ test("counters do not fall, whichever client of a server has more trouble with i
     assert.deepEqual(await samples(registry, "swlimit_client_failovers_total"), {
       'swlimit_client_failovers_total{server="db"}': "3",
     });
-    assert.deepEqual(await samples(registry, "swlimit_client_server_away"), {
-      'swlimit_client_server_away{server="db"}': "1",
+    assert.deepEqual(await samples(registry, "swlimit_client_server_unavailable"), {
+      'swlimit_client_server_unavailable{server="db"}': "1",
     });
     assert.deepEqual(await samples(registry, "swlimit_client_taken_over_total"), {
       swlimit_client_taken_over_total: "6",
@@ -106,14 +106,16 @@ test("a cluster of processes shows its worst server, and adds up what it counts"
       const registry = new Registry();
       const limiter = new Limiter({ limit: 1, window: "1m" });
       await limiter.allow("k");
-      limiter.servers = () => [{ address: "db", state: "away", lacks: [], roundTrip, backend: "script", failovers: 0 }];
+      limiter.servers = () => [
+        { address: "db", state: "unavailable", lacks: [], roundTrip, backend: "script", failovers: 0 },
+      ];
       observe({ limiter }, registry);
       return registry.getMetricsAsJSON();
     }),
   );
   const whole = AggregatorRegistry.aggregate(processes);
   assert.deepEqual(await samples(whole, "swlimit_client_server_"), {
-    'swlimit_client_server_away{server="db"}': "1",
+    'swlimit_client_server_unavailable{server="db"}': "1",
     'swlimit_client_server_script{server="db"}': "1",
     'swlimit_client_server_round_trip_seconds{server="db"}': "0.007",
   });

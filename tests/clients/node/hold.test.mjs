@@ -35,7 +35,7 @@ for (const [name, open] of Object.entries({
     assert.deepEqual(told(denied), { granted: 0, limit: 2, remaining: 1, source: "server" });
     assert.deepEqual([denied.isLive, denied.token, denied.signal.aborted], [false, undefined, true]);
     assert.ok(denied.retryAfter > 0 && denied.retryAfter <= 60_000);
-    assert.equal((await two.hold(k, { cost: 3 })).retryAfter, -1);
+    assert.equal((await two.hold(k, { cost: 3 })).never, true);
     {
       await using second = await two.hold(k);
       assert.ok(second.isLive && second.token > first.token);
@@ -106,10 +106,10 @@ test("a wait goes on while the server is away, unless a hold is granted without 
   const k = key();
   const first = await patient.hold(k);
   const waiting = [patient, lenient].map((limiter) => limiter.hold(k, { wait: "5m" }));
-  await eventually(async () => patient.counts.server === 1 && lenient.servers()[0]?.backend, "the waits");
+  await eventually(async () => patient.statistics.server === 1 && lenient.servers()[0]?.backend, "the waits");
   isAway = true;
   assert.equal((await waiting[1]).source, "failure");
-  await eventually(() => patient.servers()[0].state === "away", "the breaker");
+  await eventually(() => patient.servers()[0].state === "unavailable", "the breaker");
   isAway = false;
   await first.release();
   assert.deepEqual(told(await waiting[0]), { granted: 1, limit: 1, remaining: 0, source: "server" });
@@ -132,7 +132,7 @@ for (const onFailure of ["local", "allow", "deny", "error"]) {
       isSilent = true;
       const { granted, source } = await waiting.finally(() => (isSilent = false));
       const took = performance.now() - began;
-      assert.deepEqual([granted, source, theirs.counts.failure], [0, "server", 0]);
+      assert.deepEqual([granted, source, theirs.statistics.failure], [0, "server", 0]);
       assert.ok(took > 100 && took < 1000, `it took ${took} ms`);
     }
   });
@@ -258,7 +258,7 @@ test("a hold that is granted too late is given back", async (test) => {
 
 test("while the server does not answer, a share of the limit is held here", async (test) => {
   const client = () => new Promise(() => {});
-  const local = holds(test, { client, limit: 15, timeout: 50 });
+  const local = holds(test, { client, limit: 15, timeout: 50, onFailure: "local" });
   const k = key();
   const first = await local.hold(k, { cost: 2 });
   assert.deepEqual(told(first), { granted: 2, limit: 2, remaining: 0, source: "failure" });
@@ -281,8 +281,8 @@ test("without a server this process counts", async (test) => {
   await first.release();
   await Promise.all(later);
   assert.deepEqual(order, [1, 2]);
-  assert.equal((await two.hold("k", { wait: "1h", cost: 3 })).retryAfter, -1);
-  assert.deepEqual(two.counts, { server: 0, cache: 0, failure: 0, local: two.counts.local, lost: 0 });
+  assert.equal((await two.hold("k", { wait: "1h", cost: 3 })).never, true);
+  assert.deepEqual(two.statistics, { server: 0, cache: 0, failure: 0, local: two.statistics.local, lost: 0 });
 });
 
 test("what is held is released when the limiter ends", async (test) => {
@@ -325,7 +325,7 @@ test("a hold that is released while the server is away ends once it is back", as
   const hold = await one.hold(k);
   isAway = true;
   await hold.release();
-  while (one.servers()[0].state !== "away") await one.hold(key());
+  while (one.servers()[0].state !== "unavailable") await one.hold(key());
   isAway = false;
   await eventually(async () => (await sender(client)("SWLIMIT.HOLDERS", k)).length === 0, "its end");
 });

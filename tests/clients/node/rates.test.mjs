@@ -65,7 +65,7 @@ test("all or nothing, by one command", async (test) => {
   assert.deepEqual(remaining(await both.peek(k)), [9, 1]);
   await both.reset(k);
   assert.equal(await client.exists([`p:{${k}}:3600000`, `p:{${k}}:10000`]), 0);
-  assert.deepEqual(both.limiters[1].counts, { server: 6, cache: 0, failure: 0, local: 0, lost: 0 });
+  assert.deepEqual(both.limiters[1].statistics, { server: 6, cache: 0, failure: 0, local: 0, lost: 0 });
 });
 
 test("what is known to be denied is not asked, and what is given back is", async (test) => {
@@ -171,7 +171,7 @@ for (const kind of ["module", "commonjs"]) {
       const program = `${load};
         Limiter.fromUrl("redis://127.0.0.1:${port()}", "5/m", { timeout: "5s" }).then(async (limiter) => {
           const { source } = await limiter.allow("${key()}");
-          const { call } = Object.getPrototypeOf(limiter.clientState.transport.node(""));
+          const { call } = Object.getPrototypeOf(limiter.core.transport.node(""));
           console.log(source, call ? "ioredis" : "redis");
           await limiter.close();
         }).catch((error) => console.log(error.message));`;

@@ -6,7 +6,7 @@ import { readFileSync } from "node:fs";
 import { test } from "node:test";
 import { Redis } from "ioredis";
 import { admit, allowAll, BudgetLimiter, ModuleMissingError, NeedsModuleError } from "swlimit";
-import { Dialect, SHA } from "../../../src/clients/node/dist/esm/protocol/script-fallback.js";
+import { Dialect, ServerScripts, SHA } from "../../../src/clients/node/dist/esm/protocol/script-fallback.js";
 import { HoldQueue, holdPoll } from "../../../src/clients/node/dist/esm/transport/hold-queue.js";
 import {
   asModule,
@@ -78,7 +78,7 @@ for (const [name, open] of Object.entries({
     assert.equal((await plan.allow(`${k}:plan`)).remaining, 5);
     await three.reset(k);
     assert.equal((await three.allow(k)).remaining, 2 ** 40 - 1);
-    assert.equal((await three.allow(k, { block: "1s", cost: 2 ** 41 })).retryAfter, -1);
+    assert.equal((await three.allow(k, { block: "1s", cost: 2 ** 41 })).never, true);
     assert.ok(
       (await three
         .with({ window: 8192, resolution: 1 })
@@ -118,7 +118,7 @@ test("who waits for its turn is answered when the limiter is closed", async (tes
   const k = key();
   await one.allow(k);
   const waiting = [1, 2].map(() => one.acquire(k, "2h"));
-  await eventually(() => one.counts.server + one.counts.cache >= 2);
+  await eventually(() => one.statistics.server + one.statistics.cache >= 2);
   await one.close();
   for (const decision of await Promise.all(waiting)) assert.equal(decision.granted, 0);
 });
@@ -183,11 +183,15 @@ test("always the module, never the module", async (test) => {
 test("a module that is loaded later is noticed by what the script has not", async () => {
   let hasModule = false;
   const sent = [];
-  const dialect = new Dialect(async ([name]) => {
-    sent.push(name);
-    if (name.startsWith("SWLIMIT.") && !hasModule) throw new Error(`ERR unknown command '${name}'`);
-    return 1;
-  }, true);
+  const dialect = new Dialect(
+    async ([name]) => {
+      sent.push(name);
+      if (name.startsWith("SWLIMIT.") && !hasModule) throw new Error(`ERR unknown command '${name}'`);
+      return 1;
+    },
+    true,
+    new ServerScripts({}),
+  );
   const demand = { limit: 2, window: 60_000, resolution: 5000, cost: 1, partial: false, strict: false };
   const acquire = { name: "ACQUIRE", key: "k", demand, timeout: 0 };
   await dialect.ask({ name: "UNBLOCK", key: "k" }, "auto");
@@ -254,8 +258,8 @@ for (const [name, made] of Object.entries({
     const admin = await connect(test, { of: "spare" });
     await admin.sendCommand(["CONFIG", "SET", "maxmemory", "1"]);
     try {
-      await eventually(async () => (await ask()).source === "failure" && many.servers()[0].state === "away");
-      for (let i = 0; i < 20; i++, await sleep(50)) assert.equal(many.servers()[0].state, "away"); // whatever is probed
+      await eventually(async () => (await ask()).source === "failure" && many.servers()[0].state === "unavailable");
+      for (let i = 0; i < 20; i++, await sleep(50)) assert.equal(many.servers()[0].state, "unavailable"); // whatever is probed
       assert.equal(many.servers()[0].reason, "OOM");
     } finally {
       await admin.sendCommand(["CONFIG", "SET", "maxmemory", "0"]);

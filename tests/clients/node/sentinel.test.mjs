@@ -66,7 +66,8 @@ function said(test) {
     };
   };
   const seeds = [1, 2].map((port) => ({ host: "s", port }));
-  const sentinels = new Sentinels("main", seeds, connect, ({ port }) => followed.push(port));
+  const role = async () => null;
+  const sentinels = new Sentinels("main", seeds, { connect, role, changed: ({ port }) => followed.push(port) });
   test.after(() => sentinels.close());
   const tell = (sentinel, port, epoch) => {
     lines.get(sentinel).master = ["name", "main", "ip", "h", "port", `${port}`, "config-epoch", `${epoch}`];

@@ -51,7 +51,7 @@ test("what is granted to a caller that has given up is given back once, though t
   const asking = three.allow(key(), { signal: controller.signal });
   controller.abort(new Error("gone"));
   await assert.rejects(asking, /gone/);
-  const { breaker } = three.clientState.server("k");
+  const { breaker } = three.core.server("k");
   await eventually(() => breaker.failures > 0, "its lateness");
   goOn();
   const refunds = () => sent.filter(([command]) => command === "SWLIMIT.REFUND").length;

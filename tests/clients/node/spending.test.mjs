@@ -73,8 +73,8 @@ test("each part has its own limit", async (test) => {
   const { parts } = model(test, await connect(test));
   const limited = (at, limit) => parts(1).map((part, i) => (i === at ? { ...part, limit } : part));
   for (const [at, name] of ["streams", "requests", "tokens"].entries()) {
-    const { granted, deniedBy, retryAfter, each } = await admit(limited(at, 0));
-    assert.deepEqual([granted, deniedBy.name, retryAfter, each[at].limit], [false, name, -1, 0]);
+    const { granted, deniedBy, never, each } = await admit(limited(at, 0));
+    assert.deepEqual([granted, deniedBy.name, never, each[at].limit], [false, name, true, 0]);
   }
   const { each } = await admit(limited(1, 7));
   assert.deepEqual([each[1].limit, each[1].remaining], [7, 6]);
@@ -129,7 +129,7 @@ test("who waits and is denied", async (test) => {
   await admit(parts(1000));
   const words = sent(client);
   const asked = () => words.map(asModule).filter(([name]) => name === "SWLIMIT.ADMIT").length;
-  assert.deepEqual([(await admit(parts(1001), { wait: "1h" })).retryAfter, asked()], [-1, 1]);
+  assert.deepEqual([(await admit(parts(1001), { wait: "1h" })).never, asked()], [true, 1]);
   // The tokens come back after the wait, and places may do so at any moment.
   assert.deepEqual([(await admit(parts(1), { wait: "1m" })).granted, asked()], [false, 2]);
   await streams.hold(k);

@@ -158,7 +158,7 @@ test("a client that leaves before it is decided holds no place", async (test) =>
   client.terminate();
   await closed;
   hasLeft = true;
-  await eventually(() => places.counts.server === 1, "its decision");
+  await eventually(() => places.statistics.server === 1, "its decision");
   assert.equal(places.denied.server, 0);
   await eventually(async () => (await places.holders("k")).length === 0, "its end");
 });
@@ -170,7 +170,7 @@ test("a WebSocket that was closed before the listener got it holds no place", as
   sockets.on("connection", (socket, request) => socket.on("close", () => setImmediate(limited, socket, request)));
   const client = new WebSocket(`ws://127.0.0.1:${sockets.address().port}`);
   client.on("open", () => client.terminate());
-  await eventually(() => places.counts.server === 1, "its decision");
+  await eventually(() => places.statistics.server === 1, "its decision");
   await eventually(async () => (await places.holders("k")).length === 0, "its end");
 });
 

@@ -38,7 +38,7 @@ test("a wait is over at once, and has moved the clock", async (test) => {
   assert.equal(clock.now.toISOString(), "2030-05-05T05:05:05.000Z");
   assert.equal((await one.with({ limit: 1 }).acquire("k", "65s")).granted, 1);
   assert.equal(clock.now.toISOString(), "2030-05-05T05:06:10.000Z");
-  assert.equal((await one.acquire("k", "1h", { cost: 2 })).retryAfter, -1);
+  assert.equal((await one.acquire("k", "1h", { cost: 2 })).never, true);
 });
 
 test("blocks, budgets and several limits by it", async (test) => {
@@ -131,7 +131,7 @@ test("a fake denies on demand, and remembers what it was asked", async () => {
   assert.deepEqual([(await fake.peek("k")).granted, (await fake.peek("other")).granted], [1, 0]);
   fake.grant();
   fake.deny(Number.POSITIVE_INFINITY, "other");
-  assert.deepEqual([(await fake.record("k")).granted, (await fake.allow("other")).retryAfter], [1, -1]);
+  assert.deepEqual([(await fake.record("k")).granted, (await fake.allow("other")).never], [1, true]);
   assert.equal(await fake.refund("k", 4), 4);
   const before = Date.now();
   assert.ok((await fake.block("k", "1h")) >= before + 3_600_000);
@@ -144,7 +144,7 @@ test("a fake denies on demand, and remembers what it was asked", async () => {
       ...["allow p:other 1", "refund p:k 4", "block p:k 0", "unblock p:k 0", "reset p:k 0"],
     ],
   );
-  assert.deepEqual(fake.counts, { server: 0, cache: 0, failure: 0, local: 7, lost: 0 });
+  assert.deepEqual(fake.statistics, { server: 0, cache: 0, failure: 0, local: 7, lost: 0 });
   assert.deepEqual(fake.denied, { server: 0, cache: 0, failure: 0, local: 4 });
 });
 

@@ -3,7 +3,7 @@
 import assert from "node:assert/strict";
 import { test } from "node:test";
 import { createClient as createClient4, createCluster as createCluster4 } from "redis-4";
-import { admit, allowAll, BudgetLimiter, Entry, HoldLimiter, Limiter } from "swlimit";
+import { admit, allowAll, BudgetLimiter, Entry, HoldLimiter, Limiter, ModuleMissingError } from "swlimit";
 import { ASK_INTERVAL } from "../../../src/clients/node/dist/esm/clients/sentinels.js";
 import {
   callerDeadline,
@@ -23,20 +23,40 @@ import { RESERVED, reservationOf } from "../../../src/clients/node/dist/esm/limi
 import { SCRIPT_SUBINTERVALS, SCRIPT_TRIES } from "../../../src/clients/node/dist/esm/protocol/script-fallback.js";
 import { LOOP_TURNS } from "../../../src/clients/node/dist/esm/transport/batch-timeouts.js";
 import { POLL } from "../../../src/clients/node/dist/esm/transport/blocking-connections.js";
-import {
-  FAILURES,
-  FIRST_PROBE,
-  JITTER,
-  LAST_PROBE,
-} from "../../../src/clients/node/dist/esm/transport/circuit-breaker.js";
-import { CLOSING, CLOSING_TRIPS } from "../../../src/clients/node/dist/esm/transport/client-state.js";
+import { FAILURES, FIRST_PROBE, JITTER, LAST_PROBE } from "../../../src/clients/node/dist/esm/transport/breaker.js";
+import { CLOSING, CLOSING_TRIPS } from "../../../src/clients/node/dist/esm/transport/core.js";
 import { MAX_HOLD_POLL, MIN_HOLD_POLL } from "../../../src/clients/node/dist/esm/transport/hold-queue.js";
 import { lifetime, MAX_IDS, RENEWALS, RETRIES } from "../../../src/clients/node/dist/esm/transport/hold-renewer.js";
 import { SILENCE } from "../../../src/clients/node/dist/esm/transport/invalidation.js";
 import { MAX_RECORDS } from "../../../src/clients/node/dist/esm/transport/retry-queue.js";
 import { CONNECTING, PROBE_TIMEOUT, SILENT_TIMEOUTS } from "../../../src/clients/node/dist/esm/transport/server.js";
+import { LATE, MAX_UNANSWERED } from "../../../src/clients/node/dist/esm/transport/server-connection.js";
 
 import { vectors } from "./support.mjs";
+
+test("reasons", () => {
+  const happened = {
+    "connection refused": "ECONNREFUSED",
+    "socket file missing": "ENOENT",
+    "host unreachable": "EHOSTUNREACH",
+    "name not resolved": "ENOTFOUND",
+    "certificate refused": "DEPTH_ZERO_SELF_SIGNED_CERT",
+    "TLS handshake failed": "ERR_SSL_WRONG_VERSION_NUMBER",
+    "no connection in time": "ETIMEDOUT",
+    "connection reset": "ECONNRESET",
+    "broken pipe": "EPIPE",
+  };
+  const { ends, replies } = vectors("reasons");
+  for (const { name, reason } of ends) {
+    const code = happened[name];
+    if (code) assert.equal(classify(Object.assign(new Error("redis-tls-1 password"), { code })).reason, reason, name);
+  }
+  for (const { name, reply, reason } of replies) {
+    const error = classify(new Error(reply));
+    if (reason === "module_missing") assert.ok(error instanceof ModuleMissingError, name);
+    else assert.equal(error.reason ?? null, reason, name);
+  }
+});
 
 test("durations", () => {
   for (const { text, ms } of vectors("durations")) assert.equal(parseDuration(text) || null, ms, JSON.stringify(text));
@@ -171,7 +191,7 @@ test("a limiter without a server", async () => {
   await limiter.reset("a");
   const decision = await limiter.allow("a");
   assert.deepEqual([decision.granted, decision.remaining, decision.source], [1, 1, "local"]);
-  assert.deepEqual(limiter.counts, { server: 0, cache: 0, failure: 0, local: 8, lost: 0 });
+  assert.deepEqual(limiter.statistics, { server: 0, cache: 0, failure: 0, local: 8, lost: 0 });
 });
 
 test("the process remembers a bounded number of keys", async () => {
@@ -202,6 +222,7 @@ for (const [what, options, message] of [
   ["a prefix", { limit: 1, window: "1m", prefix: 7 }, /prefix must be a string/],
   ["strictness", { limit: 1, window: "1m", strict: "no" }, /strict must be true or false/],
   ["a client", { limit: 1, window: "1m", client: {} }, /client must be a client of/],
+  ["ioredis-mock", { limit: 1, window: "1m", client: new (class RedisMock {})() }, /swlimit\/testing, or a server/],
   [
     "a URL as a client",
     { limit: 1, window: "1m", client: "redis://127.0.0.1" },
@@ -303,11 +324,11 @@ test("defaults", () => {
     jitter: JITTER,
     probe_timeout: PROBE_TIMEOUT,
   });
-  // No connection of this client's has so many commands, or waits so long for one; the server checks the others.
-  const { late, max_unanswered, max_hold_id, max_admitted, ...shared } = numbers;
+  const { max_hold_id, max_admitted, ...shared } = numbers; // which the server checks
   assert.deepEqual(shared, {
     ...{ poll: POLL, silence: SILENCE, connect: CONNECTING, sentinel_interval: ASK_INTERVAL, loop_turns: LOOP_TURNS },
     ...{ script_tries: SCRIPT_TRIES, script_subintervals: SCRIPT_SUBINTERVALS },
+    ...{ late: LATE, max_unanswered: MAX_UNANSWERED },
     ...{ min_hold_poll: MIN_HOLD_POLL, max_hold_poll: MAX_HOLD_POLL },
     ...{ look_from: SHORT_MS, look_round_trips: SHORT_TRIPS, look_denials: LOOK_DENIALS },
     ...{ closing: CLOSING, closing_round_trips: CLOSING_TRIPS },

@@ -1,18 +1,21 @@
 """The Python client for scenarios, `threads` or `asyncio`: does what the runner says, and judges nothing."""
 
 import asyncio
+import inspect
 import json
 import logging
-import math
 import sys
 import threading
+from collections import Counter
+from concurrent.futures import ThreadPoolExecutor
+from functools import partial
 
 import redis
 import redis.asyncio
 
 import swlimit
 
-CLIENTS, CALLS = {}, {}
+CLIENTS, CALLS, RETURNED = {}, {}, {}
 IS_ASYNC = sys.argv[1] == "asyncio"
 OUT = threading.Lock()
 
@@ -24,51 +27,80 @@ def say(**words):
 
 
 def ms(seconds):
-    return None if seconds is None else "never" if seconds == math.inf else round(seconds * 1000)
+    return None if seconds is None else round(seconds * 1000)
+
+
+def wait(decision):
+    return "never" if decision.never else ms(decision.retry_after)
 
 
 def told(found):
-    if isinstance(found, (int, bool)) or found is None:
+    if isinstance(found, (int, list, str)) or found is None:
         return {"value": found}
+    if hasattr(found, "each") or hasattr(found, "members"):
+        each = found.each if hasattr(found, "each") else found.members
+        return {"granted": bool(found), "retry_after": wait(found), "each": [told(one) for one in each]}
     decision = getattr(found, "decision", found)
     return {"granted": decision.granted, "limit": decision.limit, "remaining": decision.remaining,
-            "retry_after": ms(decision.retry_after), "source": decision.source,
+            "retry_after": wait(decision), "source": decision.source,
             "reset_after": ms(getattr(decision, "reset_after", None))}
 
 
 def failed(error):
-    kinds = {swlimit.ServerAway: "unavailable", swlimit.ModuleMissing: "module_missing", swlimit.DeniedError: "denied",
-             asyncio.CancelledError: "cancelled", TypeError: "invalid", ValueError: "invalid"}
-    kind = next((word for one, word in kinds.items() if isinstance(error, one)), "refused")
-    found = {"error": kind, "message": f"{type(error).__name__}: {error}"}
+    kinds = {swlimit.UnavailableError: "unavailable", swlimit.ModuleMissing: "module_missing",
+             swlimit.WrongClientError: "wrong_client",
+             swlimit.DeniedError: "denied", asyncio.CancelledError: "cancelled", TypeError: "invalid",
+             ValueError: "invalid", swlimit.RefusedError: "refused"}
+    kind = next((word for one, word in kinds.items() if isinstance(error, one)), "other")
+    found = {"error": kind, "reason": getattr(error, "reason", None), "message": f"{type(error).__name__}: {error}"}
     if isinstance(error, swlimit.DeniedError):
         found |= told(error.decision)
     return found
 
 
-def made(asked):
-    options = dict(asked["options"])
+def opened(asked):
+    """A client as a program makes one; for `url` only its URL."""
     module = redis.asyncio if IS_ASYNC else redis
-    addresses = [address.rsplit(":", 1) for name, address in asked["addresses"].items()]
+    login = {"username": "ann", "password": asked["secret"]} if asked["secret"] else {}
+    places = [(host, int(port)) for host, _, port in (address.partition(":") for address in asked["addresses"])]
+    if asked["topology"] == "url":
+        return f"redis://{'ann:' + asked['secret'] + '@' if login else ''}{asked['addresses'][0]}"
     if asked["topology"] == "sentinel":
-        named = [(host, int(port)) for (host, port), name in zip(addresses, asked["addresses"]) if name.startswith("N")]
-        client = module.Sentinel(named).master_for("main")
-    else:
-        client = module.Redis(port=int(addresses[0][1]))
-    prefix = "Async" if IS_ASYNC else ""
-    if asked["kind"] == "hold":
-        kind, words = "HoldLimiter", [options.pop("limit")]
-    elif asked["kind"] == "budget":
-        kind, words = "BudgetLimiter", [options.pop("limit"), options.pop("period")]
-    else:
-        kind, words = "Limiter", [options.pop("limit"), options.pop("window")]
-    return client, getattr(swlimit, prefix + kind)(client, *words, **options)
+        sentinels = module.Sentinel(places)
+        client = sentinels.master_for("main", **login)
+        client.sentinels = sentinels.sentinels  # a program closes those itself
+        return client
+    return (module.RedisCluster if asked["topology"] == "cluster" else module.Redis)(
+        host=places[0][0], port=places[0][1], **login)
 
 
-def arguments(asked):
-    others = ("id", "do", "client", "method", "key", "cancellable")
-    words = {name: value for name, value in asked.items() if name not in others}
-    return [] if asked["key"] is None else [asked["key"]], words
+def made(client, options):
+    kind, limit, prefix = options.pop("kind"), options.pop("limit"), "Async" if IS_ASYNC else ""
+    if kind == "hold":
+        return getattr(swlimit, prefix + "HoldLimiter")(client, limit, **options)
+    if kind == "budget":
+        return getattr(swlimit, prefix + "BudgetLimiter")(client, limit, options.pop("period"), **options)
+    limiter, window = getattr(swlimit, prefix + "Limiter"), options.pop("window")
+    if options.get("mode") == "local":
+        return limiter(None, limit, window, **options)
+    if isinstance(client, str):
+        return limiter.from_url(client, f"{limit}/{window}", **options)
+    return limiter(client, limit, window, **options)
+
+
+def call(asked):
+    """What the asked method returns: of an AsyncLimiter to be awaited."""
+    limiters, method, keys = CLIENTS[asked["client"]][1], asked["method"], asked["keys"]
+    options = {name: value for name, value in asked["options"].items() if name not in ("of", "cancellable", "times")}
+    cost = {name: options.pop(name) for name in ("cost",) if name in options}
+    if method in ("release", "settle"):
+        return getattr(RETURNED[asked["options"]["of"]], method)(*options.get("used", []))
+    if method == "is_live":
+        return RETURNED[asked["options"]["of"]].is_live
+    if method in ("allow_all", "admit"):
+        requests = [limiter.request(key, **cost) for limiter, key in zip(limiters, keys)]
+        return swlimit.admit(requests, **options) if method == "admit" else swlimit.allow_all(*requests, **options)
+    return getattr(limiters[asked["limiter"]], method)(*keys, *cost.values(), **options)
 
 
 def answer(number, call):
@@ -79,20 +111,26 @@ def answer(number, call):
 
 
 def health(limiter):
-    states = limiter.servers()
+    states = sorted(limiter.servers(), key=lambda one: one.state == "up")
     return {"state": states[0].state, "reason": states[0].reason} if states else {"state": None, "reason": None}
+
+
+def statistics(limiters):
+    words = ("server", "cache", "failure", "local")
+    return {word: sum(getattr(limiter.statistics, word) for limiter in limiters) for word in words}
 
 
 def common(asked):
     """What is the same in both kinds; None: something else."""
     do, number = asked["do"], asked["id"]
     if do == "hello":
-        say(id=number, ok=["sentinel", "statistics", "reasons"] + ["cancel", "undo"] * IS_ASYNC)
+        say(id=number, ok=["sentinel", "cluster", "url", "statistics", "reasons", "logs", "brought", "partial",
+                           "deadline", "timeouts", "tracking", "guards", "settle", "keep"]
+            + ["burst", "cancel", "cancel_refund", "undo"] * IS_ASYNC)
     elif do == "statistics":
-        answer(number, lambda: {name: getattr(CLIENTS[asked["client"]][1].statistics, name)
-                                for name in ("server", "cache", "failure", "local")})
+        answer(number, lambda: statistics(CLIENTS[asked["client"]][1]))
     elif do == "health":
-        answer(number, lambda: health(CLIENTS[asked["client"]][1]))
+        answer(number, lambda: health(CLIENTS[asked["client"]][1][0]))
     else:
         return False
     return True
@@ -100,54 +138,69 @@ def common(asked):
 
 class Log(logging.Handler):
     def emit(self, record):
-        say(log=getattr(record, "event", record.levelname.lower()), text=record.getMessage())
+        say(log=record.getMessage())
 
 
 logging.getLogger("swlimit").addHandler(Log())
 
 
+def make(asked):
+    client = opened(asked)
+    CLIENTS[asked["client"]] = client, [made(client, options) for options in asked["limiters"]]
+
+
 def threads():
+    def run(asked):
+        do = asked["do"]
+        if do == "limiters":
+            return make(asked)
+        if do == "call":
+            if times := asked["options"].get("times"):
+                return at_once(asked, times)
+            RETURNED[asked["id"]] = call(asked)
+            return told(RETURNED[asked["id"]])
+        if asked["client"] in CLIENTS:
+            client, limiters = CLIENTS.pop(asked["client"])
+            for limiter in limiters:
+                limiter.close()
+            for one in [] if isinstance(client, str) else [client, *getattr(client, "sentinels", ())]:
+                one.close()
+        return None
+
+    def at_once(asked, times):
+        with ThreadPoolExecutor(100) as pool:
+            return Counter(one.source for one in pool.map(lambda _: call(asked), range(times)))
+
     for line in sys.stdin:
         asked = json.loads(line)
-        do, number = asked["do"], asked["id"]
-        if common(asked):
-            continue
-
-        def run(asked=asked, do=do):
-            if do == "limiter":
-                CLIENTS[asked["client"]] = made(asked)
-            if do == "call":
-                words, options = arguments(asked)
-                return told(getattr(CLIENTS[asked["client"]][1], asked["method"])(*words, **options))
-            if do in ("close", "drop") and asked["client"] in CLIENTS:
-                client, limiter = CLIENTS.pop(asked["client"])
-                limiter.close()
-                client.close()
-            return None
-        if do == "limiter":
-            answer(number, run)
-        else:
-            threading.Thread(target=answer, args=(number, run), daemon=True).start()
+        if not common(asked):
+            threading.Thread(target=answer, args=(asked["id"], partial(run, asked)), daemon=True).start()
 
 
 async def tasks():
     reader = asyncio.StreamReader()
     await asyncio.get_running_loop().connect_read_pipe(lambda: asyncio.StreamReaderProtocol(reader), sys.stdin)
 
+    async def called(asked):
+        if times := asked["options"].get("times"):
+            return Counter(one.source for one in await asyncio.gather(*(call(asked) for _ in range(times))))
+        found = call(asked)
+        RETURNED[asked["id"]] = await found if inspect.isawaitable(found) else found
+        return told(RETURNED[asked["id"]])
+
     async def run(asked):
+        found = None
         try:
-            if asked["do"] == "limiter":
-                CLIENTS[asked["client"]] = made(asked)
-                found = None
+            if asked["do"] == "limiters":
+                make(asked)
             elif asked["do"] == "call":
-                words, options = arguments(asked)
-                found = told(await getattr(CLIENTS[asked["client"]][1], asked["method"])(*words, **options))
-            else:
-                found = None
-                if asked["client"] in CLIENTS:
-                    client, limiter = CLIENTS.pop(asked["client"])
+                found = await called(asked)
+            elif asked["client"] in CLIENTS:
+                client, limiters = CLIENTS.pop(asked["client"])
+                for limiter in limiters:
                     await limiter.close()
-                    await client.aclose()
+                for one in [] if isinstance(client, str) else [client, *getattr(client, "sentinels", ())]:
+                    await one.aclose()
             say(id=asked["id"], ok=found)
         except BaseException as error:
             say(id=asked["id"], **failed(error))

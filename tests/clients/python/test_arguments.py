@@ -70,7 +70,7 @@ def test_limiters(make, sentence):
     (lambda one: one.block("k", 0), "duration must be a duration"),
     (lambda one: one.allow("k", partial="yes"), "partial must be True or False, not 'yes'"),
     (lambda one: one.peek("k", partial=1), "partial must be True or False"),
-    (lambda one: one.block("k", 60, nx=1), "nx must be True or False"),
+    (lambda one: one.block("k", 60, unless_blocked=1), "unless_blocked must be True or False"),
     (lambda one: one.record("k", keep=None), "keep must be True or False"),
     (lambda one: one.request(7), "key must be str or bytes"),
     (lambda one: one.reset(7), "key must be str or bytes"),

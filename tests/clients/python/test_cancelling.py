@@ -137,6 +137,7 @@ def test_a_thread_that_is_stopped_before_the_reply(start):
     server = start()
     with swlimit.Limiter(redis.Redis(port=server.port), LIMIT, "1h", timeout=5.0, mode="direct") as limiter:
         assert limiter.allow("k")
+        eventually(lambda: not any(one.name == "swlimit" for one in threading.enumerate()))  # its look at the server
 
         def settled():
             limiter.peek("k")

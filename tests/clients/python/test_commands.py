@@ -27,7 +27,7 @@ def as_bytes(value):
 
 def read(fields, strict=False):
     """The arguments of a command, or of a member, from its fields."""
-    fields = {name: value for name, value in fields.items() if name != "kind"}
+    fields = {{"nx": "unless_blocked"}.get(name, name): value for name, value in fields.items() if name != "kind"}
     if "window" in fields:
         geometry = Geometry(fields.pop("window"), fields.pop("resolution"))
         fields["quota"] = Quota(fields.pop("limit"), geometry, fields.pop("strict", strict))

@@ -15,19 +15,20 @@ from support.relay import Relay
 from support.resp import Connection
 from support.server import ROOT
 from support.waiting import eventually
-from swlimit._transport import client_state, hold_renewer
+from swlimit._protocol.replies import Failure
+from swlimit._transport import core, hold_renewer
 
 BEGINNING = """
 import gc, sys, threading
 import redis
 import swlimit
-from swlimit._transport.client_state import ClientState
+from swlimit._transport.core import Core
 
 limiter = swlimit.Limiter(redis.Redis(port=int(sys.argv[1])), 1, "1h", timeout="5s")
 assert [bool(limiter.allow("k")) for _ in range(2)] == [True, False]
-state = next(one for one in gc.get_objects() if isinstance(one, ClientState))
+state = next(one for one in gc.get_objects() if isinstance(one, Core))
 server, = state.topology.all()
-locks = {"tracker": server.tracker._lock, "subscribers": state.subscribers._lock, "pool": server.wire._changed}
+locks = {"tracker": server.tracker._lock, "subscribers": state.subscribers._lock, "pool": server.connections._changed}
 lock = locks[sys.argv[2]]
 del locks, server, state
 """
@@ -36,7 +37,7 @@ del locks, server, state
 THE_PROGRAM_ENDS = """
 class Last:
     def __init__(self):
-        self.state = next(one for one in gc.get_objects() if isinstance(one, ClientState))
+        self.state = next(one for one in gc.get_objects() if isinstance(one, Core))
 
     def __del__(self):
         self.state.__del__()
@@ -51,7 +52,7 @@ IT_IS_COLLECTED = """
 with lock:
     del limiter
     gc.collect()
-    assert not any(isinstance(one, ClientState) for one in gc.get_objects())
+    assert not any(isinstance(one, Core) for one in gc.get_objects())
 """
 
 
@@ -95,7 +96,7 @@ async def in_a_loop():
     guard = await holds.hold("held")
     while (await limiter.allow("k")).source != "cache":
         pass
-    while nobody.servers()[0].state != "away":
+    while nobody.servers()[0].state != "unavailable":
         await nobody.allow("k")
     assert guard and len(asyncio.all_tasks()) > 1
     for one in (holds, limiter, nobody):
@@ -133,7 +134,7 @@ def owing(kind, server):
         holds = kind.hold_limiter(client, 1, **options)
         guard = eventually(lambda: (guard := holds.hold("h")).source == "server" and guard)
         relay.swallows = True
-        eventually(lambda: not limiter.allow("k") and limiter.servers()[0].state == "away")
+        eventually(lambda: not limiter.allow("k") and limiter.servers()[0].state == "unavailable")
         limiter.record("k", 7, keep=True)
         kind.call(guard.release)
         yield relay, [limiter, holds]
@@ -141,7 +142,7 @@ def owing(kind, server):
 
 def test_closing_sends_what_is_owed(kind, server, monkeypatch):
     """When the server comes back in time, which is looked for meanwhile."""
-    monkeypatch.setattr(client_state, "CLOSING", 20.0)
+    monkeypatch.setattr(core, "CLOSING", 20.0)
     with owing(kind, server) as (relay, limiters), Connection(server.port) as connection:
         threading.Timer(0.4, setattr, (relay, "swallows", False)).start()
         for one in limiters:
@@ -151,7 +152,7 @@ def test_closing_sends_what_is_owed(kind, server, monkeypatch):
 
 
 def test_closing_says_what_is_lost(kind, server, monkeypatch, caplog):
-    monkeypatch.setattr(client_state, "CLOSING", 0.2)
+    monkeypatch.setattr(core, "CLOSING", 0.2)
     with owing(kind, server) as (_, limiters):
         for one in limiters:
             one.close()
@@ -160,13 +161,13 @@ def test_closing_says_what_is_lost(kind, server, monkeypatch, caplog):
 
 def test_closing_when_nothing_is_owed(kind, server, monkeypatch, caplog):
     """Also where the server was away after the last hold."""
-    monkeypatch.setattr(client_state, "CLOSING", 0.2)
+    monkeypatch.setattr(core, "CLOSING", 0.2)
     monkeypatch.setattr(hold_renewer, "IDLE", 0.0)
     holds = kind.hold_limiter(kind.client(kind.redis, port=server.port), 1, "3s", timeout=5.0)
     kind.call(holds.hold("h").release)
     at, = holds._state.topology.all()
     eventually(lambda: at.renewer.worker, None)
-    kind.call(at.breaker.open, "a test")
+    kind.call(at.breaker.open, Failure("other", "a test"))
     eventually(lambda: not at.breaker.is_open and at.renewer._mailbox.has_mail)
     holds.close()
     assert not [text for text in caplog.messages if "lost" in text]

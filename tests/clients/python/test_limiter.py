@@ -35,7 +35,7 @@ def test_a_decision(limiter):
     with pytest.raises(AttributeError):
         decision.granted = 0
     assert list(decision._fields) == [
-        "granted", "limit", "remaining", "retry_after", "reset_after", "window", "source"]
+        "granted", "limit", "remaining", "retry_after", "reset_after", "window", "source", "never"]
 
 
 def test_options_of_commands(limiter, server):
@@ -47,14 +47,14 @@ def test_options_of_commands(limiter, server):
     assert limiter.record("k", cost=20, age="30s").remaining == 0
     assert limiter.refund("k", 5, age=30) == 5
     assert limiter.refund("missing") == 0
-    assert limiter.allow("punished", cost=11, block="1h").retry_after == math.inf
+    assert limiter.allow("punished", cost=11, block="1h").never
     assert 3590 < limiter.allow("punished").retry_after <= 3600
     assert limiter.record("caught", cost=11, block=0.5).granted == 0
     assert limiter.unblock("punished") is True
     assert limiter.unblock("punished") is False
     assert limiter.allow("punished")
     until = limiter.block("banned", "1h")
-    assert limiter.block("banned", "2h", nx=True) == until == pytest.approx(time.time() + 3600, abs=30)
+    assert limiter.block("banned", "2h", unless_blocked=True) == until == pytest.approx(time.time() + 3600, abs=30)
     assert ask(server, "SWLIMIT.PEEK", "banned", 10, "1m", "1s")[0] == 0
 
 
@@ -212,5 +212,5 @@ def test_headers(limiter):
     assert int(denied.headers("burst")["Retry-After"]) == math.ceil(denied.retry_after)
     assert denied.headers("burst")["RateLimit"] == f'"burst";r=0;t={math.ceil(denied.reset_after)}'
     assert int(denied.headers()["X-RateLimit-Reset"]) == pytest.approx(time.time() + denied.reset_after, abs=2)
-    assert never.retry_after == limiter.peek("k", cost=2).retry_after == math.inf
+    assert never.never and limiter.peek("k", cost=2).never and never.retry_after is None
     assert "Retry-After" not in never.headers()

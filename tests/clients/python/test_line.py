@@ -1,6 +1,7 @@
 """Many tasks of one loop share a line to the server, and nobody takes its owner's delays for the server's."""
 
 import asyncio
+import contextlib
 import gc
 import select
 import socket
@@ -49,7 +50,7 @@ def test_a_busy_loop_is_not_the_server_s_failure(run):
     """60 ms of work at least while the reply comes, with a timeout of 50; also where an earlier one was just up."""
     async def main(limiter):
         await limiter.allow("k")
-        pipeline = limiter._state.of(b"k").wire._pipeline
+        pipeline = limiter._state.of(b"k").connections._pipeline
         for number in range(20):
             pipeline._check_at(time.monotonic())
             for _ in range(number % 5):
@@ -173,7 +174,7 @@ def test_a_message_to_a_server_that_comes_back(run, start):
         await asyncio.to_thread(server.kill)
         while (await limiter.allow("k")).source == "server" or not limiter._state.of(b"k").breaker.is_open:
             await asyncio.sleep(0.01)
-        with pytest.raises(swlimit.ServerAway):
+        with pytest.raises(swlimit.UnavailableError):
             await limiter.record("k", cost=5)
         assert (await limiter.record("k", cost=7, keep=True)).source == "failure"
         await asyncio.to_thread(server.start)
@@ -181,3 +182,40 @@ def test_a_message_to_a_server_that_comes_back(run, start):
             while (await limiter.peek("k")).remaining != 92:
                 await asyncio.sleep(0.01)
     run(main, 100, "1h", mode="direct", client={"port": server.port}, timeout=1.0)
+
+
+def test_silence_behind_a_reply():
+    """A reply that was owed comes after a request was written that is never answered: three timeouts of silence count
+    from that reply, and the probe asks about the silent request's key."""
+    async def main():
+        probes = []
+
+        async def serve(reader, writer):
+            with contextlib.suppress(asyncio.IncompleteReadError):
+                while True:
+                    count = int((await reader.readline() or b"*0")[1:])
+                    words = [await reader.readexactly(int((await reader.readline())[1:]) + 2) for _ in range(count)]
+                    words = [word[:-2] for word in words]
+                    if not words:
+                        break
+                    if words[0] == b"CLIENT":
+                        writer.write(b"+OK\r\n")
+                    elif words[2:3] == [b"0"]:
+                        probes.append(words[1])
+                    elif words[1:2] == [b"a"]:
+                        await asyncio.sleep(0.05)
+                        writer.write(b"*5\r\n:1\r\n:10\r\n:9\r\n:0\r\n:60000\r\n")
+            writer.close()
+
+        fake = await asyncio.start_server(serve, "127.0.0.1", 0)
+        client = redis.asyncio.Redis(port=fake.sockets[0].getsockname()[1])
+        async with swlimit.AsyncLimiter(client, 10, "1m", mode="direct", timeout=0.2, on_failure="deny") as limiter:
+            await asyncio.gather(limiter.allow("a"), limiter.allow("b"))
+            state, = limiter.servers()
+            while state.state == "up" or not probes:
+                await asyncio.sleep(0.01)
+                state, = limiter.servers()
+        assert state.reason == "no_answer" and set(probes) == {b"b"}
+        await client.aclose()
+        fake.close()
+    asyncio.run(asyncio.wait_for(main(), 20))

@@ -66,7 +66,7 @@ def test_counted_once(kind, server, relay, name):
         eventually(lambda: made.allow("other").source == "server")
         made.allow("k", cost=5)
         relay.lost = 1
-        with suppress(swlimit.ServerAway):
+        with suppress(swlimit.UnavailableError):
             COMMANDS[name](rate, budget, kind.allow_all)
         eventually(lambda: made.allow("other").source == "server")
         assert relay.lost == 0

@@ -111,12 +111,12 @@ def test_servers(kind, start, export):
     limits["rate"] = plain(limiter)
     address = f"localhost:{server.port}"
     limiter.allow("k")
-    assert value("server_away", server=address) == value("server_slow", server=address) == 0
+    assert value("server_unavailable", server=address) == value("server_slow", server=address) == 0
     assert value("server_script", server=address) == 0
     assert 0 < value("server_round_trip_seconds", server=address) < 10
     assert value("failovers_total", server=address) == value("taken_over_total") == 0
     server.close()
-    eventually(lambda: [limiter.allow("k"), value("server_away", server=address)][1] == 1)
+    eventually(lambda: [limiter.allow("k"), value("server_unavailable", server=address)][1] == 1)
     assert value("decisions_total", limit="rate", source="failure", granted="yes") >= 1
     limiter.close()
 
@@ -142,9 +142,9 @@ def test_failovers_of_a_server_that_two_clients_see(export):
         return limiter
 
     for order in (1, -1):
-        value = export(dict([("old", seeing("up", 3)), ("new", seeing("away", 1))][::order]))
+        value = export(dict([("old", seeing("up", 3)), ("new", seeing("unavailable", 1))][::order]))
         assert value("failovers_total", server="db") == 3
-        assert value("server_away", server="db") == 1
+        assert value("server_unavailable", server="db") == 1
 
 
 def test_a_limiter_that_is_added_while_others_are_read(export):
@@ -230,7 +230,7 @@ def test_spans_of_errors(kind, start, traced):
     limiter = kind.limiter(kind.client(kind.redis, port=server.port), 2, "1m", timeout=0.5, on_failure="error")
     spans = traced(search=limiter)
     server.close()
-    with pytest.raises(swlimit.ServerAway):
+    with pytest.raises(swlimit.UnavailableError):
         limiter.allow("k")
     span, = traced.exporter.get_finished_spans()
     assert span.status.status_code is StatusCode.ERROR

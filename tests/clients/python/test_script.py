@@ -206,9 +206,9 @@ def test_a_primary_that_is_one_no_more(kind, limiter, start):
     limiter = limiter(9, "1h", client=kind.client(kind.redis, port=server.port), on_failure="allow", mode="direct")
     assert limiter.allow("k").source == "server"
     server.cli("REPLICAOF", "127.0.0.1", other.port)
-    eventually(lambda: [limiter.allow("k"), limiter.servers()[0].state][1] == "away")
+    eventually(lambda: [limiter.allow("k"), limiter.servers()[0].state][1] == "unavailable")
     eventually(lambda: "master_link_status:up" in server.cli("INFO", "replication"))
-    assert limiter.servers()[0].state == "away"
+    assert limiter.servers()[0].state == "unavailable"
     server.cli("REPLICAOF", "NO", "ONE")
     eventually(lambda: limiter.allow("k").source == "server")
 

@@ -8,6 +8,7 @@ import pytest
 import redis
 from redis.crc import key_slot
 
+import swlimit
 from support.cluster import Cluster
 from support.contents import info
 from support.replication import in_step
@@ -51,9 +52,9 @@ def test_clusters(kind, limiter, cluster):
     other = limiter(1, "1h", "1m", client=client)
     assert kind.allow_all(one.request("{t}:1"), other.request("{t}:2"))
     assert not kind.allow_all(one.request("{t}:1"), other.request("{t}:2"))
-    with pytest.raises(redis.exceptions.ClusterCrossSlotError, match="same hash tag, such as"):
+    with pytest.raises(swlimit.RefusedError, match="same hash tag, such as"):
         kind.allow_all(one.request("x"), one.request("y"))
-    with pytest.raises(redis.exceptions.ClusterCrossSlotError, match="a key with a brace needs one"):
+    with pytest.raises(swlimit.RefusedError, match="a key with a brace needs one"):
         kind.admit([other.request("a}b")], max_age="1m")
     kind.call(getattr(client, "aclose", client.close))
 
@@ -230,7 +231,8 @@ def test_a_sentinel_that_is_switching_says_the_new_epoch_before_the_new_address(
     """MASTER does; the address that is asked for afterwards is the new one."""
     heard = []
     sentinels = SimpleNamespace(_server=SimpleNamespace(endpoint=SimpleNamespace(name="ours")),
-                                _primary=SimpleNamespace(announced=lambda *told: heard.append(told)))
+                                _said={}, _primary=SimpleNamespace(
+                                    announced=lambda *told: heard.append(told), address=("new", 2), epoch=5))
     replies = {"MASTER": [b"ip", b"old", b"port", b"1", b"config-epoch", b"5"], "SENTINELS": [],
                "GET-MASTER-ADDR-BY-NAME": [b"new", b"2"]}
 
@@ -238,7 +240,7 @@ def test_a_sentinel_that_is_switching_says_the_new_epoch_before_the_new_address(
         async def call(self, _sentinel, question, _name):
             return replies[question]
 
-    asyncio.run(Sentinels._ask(sentinels, Asker(), None))
+    asyncio.run(Sentinels._ask(sentinels, Asker(), SimpleNamespace(name="one")))
     assert heard == [("new", 2, 5)]
 
 

@@ -5,8 +5,8 @@ import time
 from concurrent.futures import ThreadPoolExecutor, TimeoutError
 
 import pytest
-import redis
 
+import swlimit
 from support.contents import info
 from support.relay import Relay
 from support.resp import Connection, encode
@@ -251,7 +251,7 @@ def test_another_client_waits_for_the_same_id(kind, server, monkeypatch):
         ours = pool.submit(holds.hold, "h", wait="5m")
         eventually(lambda: int(info(server)["swlimit_waiting"]), 1)
         waiting = pool.submit(other.call, "SWLIMIT.HOLD", "h", 1, "1h", drawn, "WAIT", "5m")
-        with pytest.raises(redis.ResponseError, match="this id"):
+        with pytest.raises(swlimit.RefusedError, match="this id"):
             ours.result(20)
         holder.call("SWLIMIT.RELEASE", "h", "theirs")
         assert waiting.result(20)[0] == 1

@@ -2,7 +2,6 @@
 
 import itertools
 import json
-import math
 import sys
 from types import SimpleNamespace
 from unittest.mock import patch
@@ -15,7 +14,7 @@ from support.comparing import NOW
 from support.server import ROOT, free_port
 from support.waiting import eventually
 from support.warming import check_shared_curve, limit_at
-from swlimit import Decision, ServerAway
+from swlimit import Decision, UnavailableError
 from swlimit._base import BaseLimiter
 from swlimit._core.denial_cache import Demand, DenialCache
 from swlimit._core.quota import Quota
@@ -134,14 +133,15 @@ class TestLocal:
         assert limiter.allow("k", 60).retry_after == 0.001
         clock.now += 1
         assert limiter.allow("k", 60)
-        assert limiter.allow("k", 121).retry_after == math.inf
+        assert limiter.allow("k", 121).never
 
     def test_a_denial_waits_even_if_the_limit_has_risen_since_it_was_asked(self, local, clock):
         limiter, demand = local(), local()._demand("k", 60, False, None, None)
         asked = limiter._with_its_limit(demand)
         limiter.peek("k")
         clock.now += 9_900
-        assert limiter._heard(asked, Decision.unasked(asked.quota, 0, math.inf, "server"), False).retry_after == 0.001
+        never = Decision.unasked(asked.quota, 0, None, "server", never=True)
+        assert limiter._heard(asked, never, False).retry_after == 0.001
 
     def test_many_keys(self, local):
         limiter = local(max_keys=10)
@@ -270,7 +270,7 @@ class TestServer:
 
         def unanswered(self, command, *words):
             if command.name in (Allow.name, AllowAll.name) and 120 in command.words():
-                raise ServerAway("no reply")
+                raise UnavailableError("no reply")
             return send(self, command, *words)
 
         with patch.object(BaseLimiter, "_send", unanswered):

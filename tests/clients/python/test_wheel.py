@@ -45,11 +45,13 @@ def test_what_they_hold(built):
         assert ours | {"pyproject.toml", "README.md"} <= names
 
 
-def test_first_use(server, tmp_path):
-    """What python.md says to type, in an environment where nothing is, up to its first denial."""
+@pytest.mark.parametrize("module", [True, False], ids=["module", "plain"])
+def test_first_use(server, start, tmp_path, module):
+    """What python.md says to type, in an environment where nothing is, up to its first denial; on any server."""
+    server = server if module else start(module=None)
     page = blocks(page_named("python.md"))
     run_server, install = (block.text.strip() for block in page if block.language == "sh")
-    assert (run_server, install) == ("PORT=6379 make run", "pip install ./src/clients/python")
+    assert (run_server, install) == ("redis-server --port 6379", "pip install ./src/clients/python")
     program, shown = next((one.text, other.text) for one, other in zip(page, page[1:]) if one.language == "python")
     run(sys.executable, "-m", "venv", "--without-pip", tmp_path / "venv")
     python = tmp_path / "venv/bin/python"

@@ -20,8 +20,8 @@ from swlimit._hold_attempt import LEAST_POLL, MOST_POLL
 from swlimit._hold_base import LEAST_TTL
 from swlimit._protocol.script_fallback import MOST_SUBINTERVALS, MOST_TRIES
 from swlimit._rate_base import RateLimiterBase
-from swlimit._transport import asyncio_pipeline, client_state, endpoint, hold_renewer, sentinels
-from swlimit._transport import circuit_breaker as breaker
+from swlimit._transport import asyncio_pipeline, core, endpoint, hold_renewer, sentinels
+from swlimit._transport import breaker as breaker
 
 VECTORS = ROOT / "tests/conformance/vectors"
 
@@ -55,7 +55,7 @@ def options_of(words):
     options, rest = {}, iter(words)
     for name in rest:
         if name in ("PARTIAL", "STRICT", "NX"):
-            options[name.lower()] = True
+            options[{"NX": "unless_blocked"}.get(name, name.lower())] = True
         else:
             word = next(rest)
             options[name.lower()] = milliseconds(word, least=0) if name in ("AGE", "BLOCK") else int(word)
@@ -147,7 +147,7 @@ def test_defaults():
     for case in found["reservations"]:
         assert _admission_base.reservation_of(case["key"].encode()) == case["name"].encode(), case
     for case in found["refusals"]:
-        assert case["error"] == case["reply"] + client_state.ONE_TAG
+        assert case["error"] == case["reply"] + core.ONE_TAG
     for case in found["deadlines"]:
         assert time_before(case["left_us"] / 1e6) == pytest.approx(case["wait_us"] / 1e6, abs=2e-6), case
     for case in found["denials"]:
@@ -180,10 +180,10 @@ def numbers():
         "late": endpoint.LATEST * 1000, "max_unanswered": asyncio_pipeline.MOST_UNANSWERED,
         "sentinel_interval": sentinels.ASKED_EVERY * 1000, "loop_turns": asyncio_pipeline.LOOP_TURNS,
         "script_tries": MOST_TRIES, "script_subintervals": MOST_SUBINTERVALS,
-        "look_from": client_state.LOOK_FROM * 1000, "look_round_trips": client_state.LOOK_ROUND_TRIPS,
+        "look_from": core.LOOK_FROM * 1000, "look_round_trips": core.LOOK_ROUND_TRIPS,
         "look_denials": LOOK_DENIALS,
-        "closing": client_state.CLOSING * 1000, "closing_round_trips": client_state.CLOSING_ROUND_TRIPS,
-        "max_kept": client_state.MOST_RECORDS, "min_hold_ttl": LEAST_TTL,
+        "closing": core.CLOSING * 1000, "closing_round_trips": core.CLOSING_ROUND_TRIPS,
+        "max_kept": core.MOST_RECORDS, "min_hold_ttl": LEAST_TTL,
         "hold_ttl": milliseconds(inspect.signature(hold_limiter.HoldLimiter).parameters["ttl"].default),
         "min_hold_poll": LEAST_POLL * 1000, "max_hold_poll": MOST_POLL * 1000,
         "max_hold_wait": hold_limiter.LONGEST_HOLD_WAIT * 1000, "max_hold_id": _admission_base.MOST_ID_BYTES,

@@ -72,7 +72,7 @@ text: str = work(1)
 work("one")  # refused
 other = swlimit.Limiter(None, 9, "1m")
 admission: swlimit.Admission = swlimit.admit([other.request("a"), swlimit.HoldLimiter(None, 9).request("b")], wait=1)
-denied: swlimit.Part | None = admission.denied_by
+denied: swlimit.Member | None = admission.denied_by
 swlimit.wsgi.RateLimit(demo_app, swlimit.Rule(limiter), swlimit.Rule(limiter, lambda environ: environ.get("KEY")))
 fake: swlimit.Limiter = swlimit.testing.FakeLimiter()
 driven: swlimit.BudgetLimiter = swlimit.testing.TestClock().drive(swlimit.BudgetLimiter(None, 1))

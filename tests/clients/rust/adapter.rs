@@ -7,18 +7,26 @@ use std::time::Duration;
 
 use serde_json::{json, Value};
 use swlimit_client::{
-    BudgetLimiter, Calendar, Client, Decision, Error, HoldLimiter, HoldRequest, Limiter, Mode, OnFailure, Period,
-    Quota, Reason, Request, Source,
+    Admission, BudgetLimiter, Calendar, Client, Decision, Error, Hold, HoldLimiter, HoldRequest, Limiter, Member, Mode,
+    OnFailure, Period, Quota, Reason, Request, Source,
 };
 use tokio::io::{AsyncBufReadExt, BufReader};
 use tokio::task::AbortHandle;
+use tokio::time::Instant;
+
+enum Any {
+    Rate(Limiter),
+    Hold(HoldLimiter),
+    Budget(BudgetLimiter),
+}
 
 #[derive(Clone)]
 struct Made {
     client: Client,
-    rate: Option<Limiter>,
-    hold: Option<HoldLimiter>,
-    budget: Option<BudgetLimiter>,
+    limiters: Arc<Vec<Any>>,
+    /// By the number of the call that returned it.
+    holds: Arc<Mutex<HashMap<u64, Hold>>>,
+    admissions: Arc<Mutex<HashMap<u64, Admission>>>,
 }
 
 fn say(value: Value) {
@@ -34,6 +42,7 @@ fn length(text: &Value) -> Duration {
     match &text[at..] {
         "ms" => Duration::from_millis(number),
         "m" => Duration::from_secs(60 * number),
+        "h" => Duration::from_secs(3_600 * number),
         _ => Duration::from_secs(number),
     }
 }
@@ -55,70 +64,209 @@ fn failed(id: &Value, error: &Error) -> Value {
         Error::Unavailable(_) => "unavailable",
         Error::ModuleMissing | Error::ModuleTooOld(_) | Error::NeedsModule => "module_missing",
         Error::Invalid(_) => "invalid",
-        _ => "refused",
+        Error::Refused(_) => "refused",
+        _ => "other",
     };
-    json!({"id": id, "error": kind, "message": error.to_string()})
+    json!({"id": id, "error": kind, "message": error.to_string(), "reason": reason(error.reason())})
 }
 
 fn made(asked: &Value) -> Result<Made, Error> {
-    let options = &asked["options"];
+    let of_client = &asked["limiters"][0];
     let mut builder = Client::builder();
-    if options["timeout"].is_string() {
-        builder = builder.timeout(length(&options["timeout"]));
+    if of_client["timeout"].is_string() {
+        builder = builder.timeout(length(&of_client["timeout"]));
     }
-    if options["max_untracked_age"].is_string() {
-        builder = builder.max_untracked_age(length(&options["max_untracked_age"]));
+    if of_client["max_untracked_age"].is_string() {
+        builder = builder.max_untracked_age(length(&of_client["max_untracked_age"]));
     }
-    if let Some(n) = options["max_waiting"].as_u64() {
+    if let Some(n) = of_client["max_waiting"].as_u64() {
         builder = builder.max_waiting(n as usize);
     }
-    let addresses = asked["addresses"].as_object().unwrap();
-    let url = if asked["topology"] == "sentinel" {
-        let named: Vec<_> =
-            addresses.iter().filter(|(name, _)| name.starts_with('N')).map(|(_, at)| at.as_str().unwrap()).collect();
-        format!("redis-sentinel://{}/main", named.join(","))
-    } else {
-        format!("redis://{}/", addresses["S"].as_str().unwrap())
+    if let Some(n) = of_client["max_keys"].as_u64() {
+        builder = builder.max_keys(n as usize);
+    }
+    let addresses: Vec<_> = asked["addresses"].as_array().unwrap().iter().map(|at| at.as_str().unwrap()).collect();
+    let login = asked["secret"].as_str().map(|secret| format!("ann:{secret}@")).unwrap_or_default();
+    let client = match asked["topology"].as_str().unwrap() {
+        _ if of_client["mode"] == "local" => builder.local()?,
+        "sentinel" => builder.build(&format!("redis-sentinel://{login}{}/main", addresses.join(",")))?,
+        "cluster" => builder.build(&format!("redis-cluster://{login}{}", addresses.join(",")))?,
+        _ => builder.build(&format!("redis://{login}{}/", addresses[0]))?,
     };
-    let client = builder.build(&url)?;
+    let limiters = asked["limiters"].as_array().unwrap().iter().map(|one| limiter(&client, one));
+    let limiters = Arc::new(limiters.collect::<Result<_, _>>()?);
+    Ok(Made { client, limiters, holds: Arc::default(), admissions: Arc::default() })
+}
+
+fn limiter(client: &Client, options: &Value) -> Result<Any, Error> {
     let policy = match options["on_failure"].as_str() {
         Some("allow") => OnFailure::Allow,
         Some("deny") => OnFailure::Deny,
         Some("error") => OnFailure::Error,
         _ => OnFailure::Local,
     };
+    let share = options["local_share"].as_f64().unwrap_or(0.1);
     let limit = options["limit"].as_u64().unwrap();
-    let mut made = Made { client: client.clone(), rate: None, hold: None, budget: None };
-    match asked["kind"].as_str().unwrap() {
-        "hold" => made.hold = Some(client.holds(limit).on_failure(policy).build()?),
+    Ok(match options["kind"].as_str().unwrap() {
+        "hold" => {
+            let ttl = if options["ttl"].is_string() { length(&options["ttl"]) } else { Duration::from_secs(30) };
+            let mut holds = client.holds(limit).ttl(ttl).local_share(share);
+            if options["on_failure"].is_string() {
+                holds = holds.on_failure(policy);
+            }
+            Any::Hold(holds.build()?)
+        }
         "budget" => {
-            made.budget = Some(client.budget(limit, Calendar::new(Period::Month)).on_failure(policy).build()?);
+            let period = match options["period"].as_str() {
+                Some("hour") => Period::Hour,
+                Some("day") => Period::Day,
+                _ => Period::Month,
+            };
+            let budget = client.budget(limit, Calendar::new(period)).on_failure(policy).local_share(share);
+            Any::Budget(budget.build()?)
         }
         _ => {
             let quota = Quota::of(limit, length(&options["window"]), None)?;
-            let mut limiter = client.limiter(quota).on_failure(policy);
+            let mut limiter = client.limiter(quota).on_failure(policy).local_share(share);
             match options["mode"].as_str() {
                 Some("direct") => limiter = limiter.mode(Mode::Direct),
                 Some("leased") => limiter = limiter.mode(Mode::Leased),
+                Some("eventual") => limiter = limiter.mode(Mode::Eventual),
                 _ => {}
             }
-            made.rate = Some(limiter.build()?);
+            if options["sync_interval"].is_string() {
+                limiter = limiter.sync_interval(length(&options["sync_interval"]));
+            }
+            Any::Rate(limiter.build()?)
         }
-    }
-    Ok(made)
+    })
 }
 
-async fn call(made: Made, asked: &Value) -> Result<Value, Error> {
-    let key = asked["key"].as_str().unwrap_or_default();
-    let cost = asked["cost"].as_u64().unwrap_or(1);
-    let request = Request::new(key).cost(cost);
-    match (asked["method"].as_str().unwrap(), &made.rate, &made.budget, &made.hold) {
-        ("allow", Some(limiter), _, _) => Ok(told(&limiter.allow(request).await?)),
-        ("acquire", Some(limiter), _, _) => Ok(told(&limiter.acquire(request, length(&asked["timeout"])).await?)),
-        ("allow", _, Some(budget), _) => Ok(told(&budget.allow(request).await?)),
-        ("hold", _, _, Some(holds)) => Ok(told(holds.hold(HoldRequest::new(key).cost(cost)).await?.decision())),
+fn each(granted: bool, after: Option<Duration>, each: &[Decision]) -> Value {
+    let all: Vec<_> = each.iter().map(told).collect();
+    json!({"granted": granted, "retry_after": after.map(|d| d.as_millis() as u64), "each": all})
+}
+
+async fn call(made: &Made, asked: &Value) -> Result<Value, Error> {
+    let (options, id) = (&asked["options"], asked["id"].as_u64().unwrap());
+    let keys: Vec<_> = asked["keys"].as_array().unwrap().iter().map(|key| key.as_str().unwrap()).collect();
+    let key = keys.first().copied().unwrap_or_default();
+    let cost = options["cost"].as_u64().unwrap_or(1);
+    let one = &made.limiters[asked["limiter"].as_u64().unwrap() as usize];
+    let mut request = Request::new(key).cost(options["units"].as_u64().unwrap_or(cost));
+    let mut holding = HoldRequest::new(key).cost(cost);
+    if options["deadline"].is_string() {
+        request = request.deadline(Instant::now() + length(&options["deadline"]));
+        holding = holding.deadline(Instant::now() + length(&options["deadline"]));
+    }
+    if options["wait"].is_string() {
+        holding = holding.wait(length(&options["wait"]));
+    }
+    if options["partial"] == true {
+        request = request.partial();
+    }
+    if let Some(id) = options["id"].as_str() {
+        holding = holding.id(id.as_bytes());
+    }
+    let of = options["of"].as_u64().unwrap_or_default();
+    match (asked["method"].as_str().unwrap(), one) {
+        ("allow_all", _) => {
+            let rates = made.limiters.iter().zip(&keys).filter_map(|(one, key)| match one {
+                Any::Rate(one) => Some((one, Request::new(*key).cost(cost))),
+                _ => None,
+            });
+            let found = made.client.allow_all(&rates.collect::<Vec<_>>()).await?;
+            Ok(each(found.granted(), found.retry_after(), found.each()))
+        }
+        ("admit", _) => {
+            let members = made.limiters.iter().zip(&keys).map(|(one, key)| -> Member<'_> {
+                match one {
+                    Any::Rate(one) => (one, Request::new(*key).cost(cost)).into(),
+                    Any::Budget(one) => (one, Request::new(*key).cost(cost)).into(),
+                    Any::Hold(one) => (one, HoldRequest::new(*key).cost(cost)).into(),
+                }
+            });
+            let found = made.client.admit(members).await?;
+            let said = each(found.granted(), found.retry_after(), found.each());
+            made.admissions.lock().unwrap().insert(id, found);
+            Ok(said)
+        }
+        ("settle", _) => {
+            let used: Vec<_> = options["used"].as_array().unwrap().iter().map(|n| n.as_u64().unwrap()).collect();
+            let mut admission = made.admissions.lock().unwrap().remove(&of).unwrap();
+            Ok(json!({"value": admission.settle(&used).await?}))
+        }
+        ("hold", Any::Hold(holds)) => {
+            let hold = holds.hold(holding).await?;
+            let said = told(hold.decision());
+            made.holds.lock().unwrap().insert(id, hold);
+            Ok(said)
+        }
+        ("is_live", _) => Ok(json!({"value": made.holds.lock().unwrap()[&of].is_live()})),
+        ("release", _) => {
+            let hold = made.holds.lock().unwrap().remove(&of).unwrap();
+            Ok(json!({"value": hold.release().await?}))
+        }
+        ("allow", Any::Budget(budget)) => Ok(told(&budget.allow(request).await?)),
+        ("record", Any::Budget(budget)) => Ok(told(&budget.record(request).await?)),
+        ("refund", Any::Budget(budget)) => Ok(json!({"value": budget.refund(request).await?})),
+        ("allow", Any::Rate(limiter)) => match options["times"].as_u64() {
+            Some(times) => burst(limiter, key, times).await,
+            None => Ok(told(&limiter.allow(request).await?)),
+        },
+        ("acquire", Any::Rate(limiter)) => Ok(told(&limiter.acquire(request, length(&options["timeout"])).await?)),
+        ("peek", Any::Rate(limiter)) => Ok(told(&limiter.peek(request).await?)),
+        ("record", Any::Rate(limiter)) => Ok(told(&limiter.record(request).await?)),
+        ("refund", Any::Rate(limiter)) => Ok(json!({"value": limiter.refund(request).await?})),
+        ("block", Any::Rate(limiter)) => {
+            limiter.block(key, length(&options["duration"])).await?;
+            Ok(json!({"value": null}))
+        }
+        ("unblock", Any::Rate(limiter)) => Ok(json!({"value": limiter.unblock(key).await?})),
+        ("reset", Any::Rate(limiter)) => Ok(json!({"value": limiter.reset(key).await?})),
         _ => Err(Error::Invalid("no such method".into())),
     }
+}
+
+/// So many requests at once: decisions by their source.
+async fn burst(limiter: &Limiter, key: &str, times: u64) -> Result<Value, Error> {
+    let all = futures_util::future::join_all((0..times).map(|_| limiter.allow(key))).await;
+    let mut counts: HashMap<&str, u64> = HashMap::new();
+    for decision in all {
+        *counts.entry(decision?.source().as_str()).or_default() += 1;
+    }
+    Ok(json!(counts))
+}
+
+/// Log lines as `{"log": sentence, "fields": …}`.
+struct Log;
+
+#[derive(Default)]
+struct Fields(serde_json::Map<String, Value>);
+
+impl tracing::field::Visit for Fields {
+    fn record_debug(&mut self, field: &tracing::field::Field, value: &dyn std::fmt::Debug) {
+        self.0.insert(field.name().into(), json!(format!("{value:?}")));
+    }
+}
+
+impl tracing::Subscriber for Log {
+    fn enabled(&self, of: &tracing::Metadata<'_>) -> bool {
+        *of.level() <= tracing::Level::INFO
+    }
+    fn new_span(&self, _: &tracing::span::Attributes<'_>) -> tracing::span::Id {
+        tracing::span::Id::from_u64(1)
+    }
+    fn record(&self, _: &tracing::span::Id, _: &tracing::span::Record<'_>) {}
+    fn record_follows_from(&self, _: &tracing::span::Id, _: &tracing::span::Id) {}
+    fn event(&self, event: &tracing::Event<'_>) {
+        let mut fields = Fields::default();
+        event.record(&mut fields);
+        let sentence = fields.0.remove("message").unwrap_or_default();
+        say(json!({"log": sentence, "fields": fields.0}));
+    }
+    fn enter(&self, _: &tracing::span::Id) {}
+    fn exit(&self, _: &tracing::span::Id) {}
 }
 
 fn reason(reason: Option<Reason>) -> Value {
@@ -140,6 +288,7 @@ fn reason(reason: Option<Reason>) -> Value {
 
 #[tokio::main]
 async fn main() {
+    let _ = tracing::subscriber::set_global_default(Log);
     let mut lines = BufReader::new(tokio::io::stdin()).lines();
     let mut clients: HashMap<String, Made> = HashMap::new();
     let calls: Arc<Mutex<HashMap<u64, AbortHandle>>> = Arc::default();
@@ -148,8 +297,11 @@ async fn main() {
         let id = asked["id"].clone();
         let name = asked["client"].as_str().unwrap_or_default().to_owned();
         match asked["do"].as_str().unwrap() {
-            "hello" => say(json!({"id": id, "ok": ["cancel", "sentinel", "statistics", "reasons"]})),
-            "limiter" => match made(&asked) {
+            "hello" => say(
+                json!({"id": id, "ok": ["cancel", "cancel_refund", "sentinel", "cluster", "url", "leases", "statistics", "reasons",
+                "logs", "partial", "deadline", "ids", "burst", "tracking", "guards", "settle"]}),
+            ),
+            "limiters" => match made(&asked) {
                 Ok(made) => {
                     clients.insert(name, made);
                     say(json!({"id": id, "ok": null}));
@@ -160,7 +312,7 @@ async fn main() {
                 let made = clients[&name].clone();
                 let number = id.as_u64().unwrap();
                 let task = tokio::spawn(async move {
-                    match call(made, &asked).await {
+                    match call(&made, &asked).await {
                         Ok(found) => say(json!({"id": asked["id"], "ok": found})),
                         Err(error) => say(failed(&asked["id"], &error)),
                     }

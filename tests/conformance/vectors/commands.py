@@ -86,6 +86,11 @@ def script(name, fields, words):
         if subintervals <= MAX_SCRIPT_SUBINTERVALS:
             numbers = fields["limit"], fields["resolution"], subintervals, fields["cost"]
             return {"packed": struct.pack("<B4Q", flags, *numbers).hex()}
+    if name == "MALLOW" and len(fields["members"]) > 1:
+        flags = 1 + 4 * fields["strict"] + 8
+        numbers = [number for one in fields["members"] for number in (
+            one["limit"], one["resolution"], one["window"] // one["resolution"], one["cost"])]
+        return {"packed": struct.pack(f"<B{len(numbers)}Q", flags, *numbers).hex()}
     waits = fields.get("wait") is not None
     return {"words": spelled(name, *(words[:-2] if waits else words))}
 

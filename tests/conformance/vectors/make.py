@@ -108,7 +108,6 @@ ERRORS = [
     (["ALLOW", "k", *QUOTA, "AGE", "1"], "ERR syntax error near 'AGE'"),
     (["RECORD", "k", *QUOTA, "PARTIAL"], "ERR syntax error near 'PARTIAL'"),
     (["RECORD", "k", *QUOTA, "AGE", "-1"], "ERR AGE must be a duration such as 60, 500ms, 5m, 1h or 7d"),
-    (["RECORD", "k", *QUOTA, "UNTIL", "soon"], "ERR UNTIL must be a Unix time in milliseconds"),
     (["REFUND", "k", "0"], "ERR units must be an integer between 1 and 9007199254740991"),
     (["REFUND", "k", "1", "AGE", "x"], "ERR AGE must be a duration such as 60, 500ms, 5m, 1h or 7d"),
     (["REFUND", "k", "1", "SINCE", "1s"], "ERR SINCE must be a Unix time in milliseconds"),
@@ -307,9 +306,47 @@ def methods():
                    "other": [method for method in sent if method not in matching]}
 
 
+# What ends a request without a reply, in the words of no library.
+ENDS = {"connection refused": "refused", "socket file missing": "refused", "host unreachable": "refused",
+        "name not resolved": "unresolved", "certificate refused": "certificate", "TLS handshake failed": "certificate",
+        "no connection in time": "no_answer", "no reply in time": "no_answer", "connection silent": "no_answer",
+        "connection closed": "disconnected", "connection reset": "disconnected", "broken pipe": "disconnected",
+        "reply late": "slow", "reply not understood": "bad_reply"}
+CODES = ["READONLY", "OOM", "LOADING", "MASTERDOWN", "MISCONF", "NOREPLICAS", "CLUSTERDOWN", "BUSY", "FAILOVER"]
+ERROR_REPLIES = {
+    "no password": ("NOAUTH Authentication required.", "auth"),
+    "HELLO without a password": ("NOAUTH HELLO must be called with the client already authenticated", "auth"),
+    "wrong password": ("WRONGPASS invalid username-password pair or user is disabled.", "auth"),
+    "password before Redis 6": ("ERR invalid password", "auth"),
+    "password that nobody set": ("ERR AUTH <password> called without any password configured for the default user. "
+                                 "Are you sure your configuration is correct?", "auth"),
+    "too many clients": ("ERR max number of clients reached", "too_many_clients"),
+    "too many clients and cluster links": ("ERR max number of clients + cluster connections reached",
+                                           "too_many_clients"),
+    "no module": ("ERR unknown command 'SWLIMIT.ALLOW', with args beginning with: 'k' ", "module_missing"),
+    "redirected while no cluster's client": ("MOVED 7629 127.0.0.1:7001", "cluster"),
+    "asked elsewhere while no cluster's client": ("ASK 7629 127.0.0.1:7001", "cluster"),
+    "text that names TLS": ("BUSY the script tls-certificate timed out", "BUSY"),
+    "an error that is no failure": ("WRONGTYPE Operation against a key holding the wrong kind of value", None),
+    "a missing right": ("NOPERM this user has no permissions to run the 'swlimit.allow' command", None),
+    "a wrong argument": ("ERR limit must be an integer between 0 and 9007199254740991", None),
+    "a wait that ended": ("UNBLOCKED client unblocked via CLIENT UNBLOCK", None),
+    "any other code": ("NOVELTY of another server", "other"),
+}
+
+
+def reasons():
+    """Why a server counts as unavailable, by what arises; null: the caller's error, and no failure."""
+    replies = {f"code {code}": (f"{code} in the server's words", code) for code in CODES} | ERROR_REPLIES
+    return {"words": sorted({*ENDS.values(), *CODES, *filter(None, (word for _, word in ERROR_REPLIES.values()))}),
+            "ends": [{"name": name, "reason": word} for name, word in ENDS.items()],
+            "replies": [{"name": name, "reply": reply, "reason": word} for name, (reply, word) in replies.items()]}
+
+
 FILES = {"durations.json": durations, "methods.json": methods, "defaults.json": defaults, "decisions.json": decisions,
          "replies.json": replies, "holds.json": holds, "budgets.json": budgets, "commands.json": commands,
-         "rates.json": rates, "warm_up.json": warm_up, "adaptive.json": adaptive}
+         "rates.json": rates, "reasons.json": reasons, "warm_up.json": warm_up,
+         "adaptive.json": adaptive}
 
 if __name__ == "__main__":
     for name, cases in FILES.items():

@@ -39,8 +39,9 @@ def test_durations(pipe):
     for case, reply in zip(cases, pipe.calls([("SWLIMIT.PEEK", "k", 1, case["text"], case["text"]) for case in cases])):
         assert reply == (refused if case["ms"] is None else [1, 1, 1, 0, 0]), case
     for case in [case for case in cases if case["ms"] is not None]:
-        assert pipe.call("SWLIMIT.RECORD", "k", 1, case["text"], case["text"], "AT", T, "UNTIL", 0)[0] == 1
-        assert pipe.call("SWLIMIT.INFO", "k")[1] == case["ms"], case
+        *_, (granted, shown) = pipe.calls([("MULTI",), ("SWLIMIT.ALLOW", "k", 1, case["text"], case["text"], "AT", T),
+                                           ("SWLIMIT.INFO", "k"), ("EXEC",)])
+        assert granted[0] == 1 and shown[1] == case["ms"], case
         pipe.call("DEL", "k")
 
 

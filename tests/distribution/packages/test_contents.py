@@ -13,16 +13,22 @@ from support.server import ROOT
 MACHINES = {"x86_64": "Advanced Micro Devices X86-64", "aarch64": "AArch64"}
 DEBIAN_NAMES = {"x86_64": "amd64", "aarch64": "arm64"}
 TARGETS = [f"{processor}-unknown-linux-{library}" for processor in MACHINES for library in ("gnu", "musl")]
+FOLDERS = [ROOT / "src/daemon/packaging" / name for name in ("chart", "kubernetes")]
+IN_FOLDERS = {str(path.relative_to(folder.parent)) for folder in FOLDERS for path in (folder, *folder.rglob("*"))}
 # What is built, and the texts beside it.
-CONTENTS = {"swlimit": ("swlimit.so", {"LICENSE", "install.md"}),
+CONTENTS = {"swlimit": ("swlimit.so", {"LICENSE", "install.md", "redis_exporter.lua"}),
             "swlimitd": ("swlimitd", {"LICENSE", "install-swlimitd.md", "swlimitd.yaml", "limits.yaml",
-                                      "swlimitd.service"})}
+                                      "swlimitd.service", "prometheus-alerts.yaml", "grafana-dashboard.json",
+                                      *IN_FOLDERS})}
 # What a Debian package holds, besides its copyright.
 INSTALLED = {"swlimit": {("-rwxr-xr-x", "usr/lib/redis/modules/swlimit.so"),
-                         ("-rw-r--r--", "usr/share/doc/swlimit/install.md")},
+                         ("-rw-r--r--", "usr/share/doc/swlimit/install.md"),
+                         ("-rw-r--r--", "usr/share/doc/swlimit/redis_exporter.lua")},
              "swlimitd": {("-rwxr-xr-x", "usr/bin/swlimitd"), ("-rw-r--r--", "etc/swlimitd/swlimitd.yaml"),
                           ("-rw-r--r--", "etc/swlimitd/limits.yaml"),
                           ("-rw-r--r--", "usr/lib/systemd/system/swlimitd.service"),
+                          ("-rw-r--r--", "usr/share/doc/swlimitd/prometheus-alerts.yaml"),
+                          ("-rw-r--r--", "usr/share/doc/swlimitd/grafana-dashboard.json"),
                           ("-rw-r--r--", "usr/share/doc/swlimitd/install-swlimitd.md")}}
 # What such a system has whatever else it lacks, under the names of its files.
 ALWAYS_THERE = {"gnu": r"lib(c|m|dl|pthread|rt)\.so\.\d|ld-linux-[\w-]+\.so\.\d", "musl": r"libc\.so"}
@@ -56,6 +62,8 @@ def test_a_tarball_holds_what_was_built_its_licence_and_how_to_install_it(name, 
     folder = packages.tarball(target, name).name.removesuffix(".tar.gz")
     built, texts = CONTENTS[name]
     assert set(found) == {folder, *(f"{folder}/{file}" for file in (built, *texts))}
+    # The chart has its alerts, not a link to nothing.
+    assert all(file.isfile() or file.isdir() for file in found.values())
     assert {file.mode for file in found.values() if file.isfile() and not file.name.endswith(built)} == {0o644}
     assert found[f"{folder}/{built}"].mode == 0o755
     assert {(entry.uid, entry.gid) for entry in found.values()} == {(0, 0)}

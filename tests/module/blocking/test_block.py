@@ -58,7 +58,8 @@ def test_a_block_on_a_key_nobody_has_used(server):
 @pytest.mark.parametrize("duration, ms", [("1ms", 1), ("60", 60_000), ("3650D", 3650 * 86_400_000)])
 @pytest.mark.parametrize("now", [0, NOW, 2**53 - 1])
 def test_any_duration_at_any_instant(server, now, duration, ms):
-    assert block(server, duration, now, "UNTIL", 0) == now + ms
+    assert block(server, duration, now) == now + ms
+    ask(server, "SWLIMIT.APPLY", "k", f"b{now + ms}~0")
     assert peek(server, min(now + ms, 2**53) - 1)[0] == 0
     assert block(server, "1ms", now, "NX") == now + ms
     if now + ms < 2**53:
@@ -81,7 +82,8 @@ def test_block_sets_the_block_whatever_it_was(server, counted, options, later, i
 
 def test_a_block_can_be_made_shorter(server):
     block(server, "1h")
-    assert block(server, "1ms", NOW, "UNTIL", 0) == NOW + 1 == blocked_until(server)
+    assert block(server, "1ms", NOW) == NOW + 1
+    ask(server, "SWLIMIT.APPLY", "k", f"b{NOW + 1}~0")
     assert [peek(server, NOW + ms)[0] for ms in (0, 1)] == [0, 1]
 
 
@@ -327,6 +329,23 @@ def test_a_key_lives_until_the_later_of_its_window_and_its_block(server):
     ask(server, "SWLIMIT.RECORD", "k", 9, "30m", "1m")
     ask(server, "SWLIMIT.UNBLOCK", "k")
     assert expiry(server) == stored(server, "k")["newest"] + 31 * 60_000
+
+
+@pytest.mark.parametrize("command", [
+    ["BLOCK", "k", "20s"], ["ALLOW", "k", *QUOTA, "BLOCK", "20s"], ["RECORD", "k", *QUOTA, "BLOCK", "20s"]],
+    ids=lambda command: command[0])
+def test_a_key_lives_as_long_as_a_block_behind_its_counts(server, command):
+    """From the block's own instant on, where its counts have less time left; when it is lifted, too."""
+    exhaust(server, NOW)
+    ask(server, f"SWLIMIT.{command[0]}", *command[1:])
+    assert expiry(server) == NOW + 11_000, "by the clock"
+    ask(server, "DEL", "k")
+    ask(server, "SWLIMIT.ALLOW", "k", *QUOTA, "COST", 2, "AT", NOW + 999)
+    ask(server, f"SWLIMIT.{command[0]}", *command[1:], "AT", NOW - 10_000)
+    assert peek(server, NOW + 9_999)[0] == 0
+    assert 20_000 < ask(server, "PTTL", "k")[0] <= 21_000
+    unblock(server, NOW + 5_000)
+    assert 5_000 < ask(server, "PTTL", "k")[0] <= 6_000
 
 
 def test_an_old_log_keeps_its_blocks_as_long_as_they_held(server):

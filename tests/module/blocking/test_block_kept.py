@@ -140,28 +140,31 @@ def expiry(server):
 def test_effects(start):
     """A block that begins is written with its instant and the key's expiry, after what was counted; else nothing."""
     server = start(options=AOF)
+    def applied(*words):
+        return [["SWLIMIT.APPLY", *sum((["k", word] for word in words), [])]]
+
     at = ["AT", f"{NOW}"]
     allow = ["SWLIMIT.ALLOW", "k", "1", "60", "60", "block", "1H", *at]
     record = ["SWLIMIT.RECORD", "k", "1", "60", "60", "COST", "3", *at]
-    assert written(server, allow) == [
-        ["SWLIMIT.RECORD", "k", "1", "60", "60", *at, "UNTIL", expiry(server)]]
-    assert written(server, allow, allow) == [["SWLIMIT.BLOCK", "k", f"{HOUR}ms", *at, "UNTIL", expiry(server)]]
+    assert written(server, allow) == applied(f"c60000*1@{NOW}~{expiry(server)}")
+    assert written(server, allow, allow) == applied(f"b{NOW + HOUR}~{expiry(server)}")
     during = [["SWLIMIT.BLOCK", "k", "2h", "NX", *at], ["SWLIMIT.PEEK", *allow[1:5], *at],
               ["SWLIMIT.MALLOW", "2", "other", "k", "1", "60", "60", "1", "1", "60", "60", "1", *at],
               [*allow[:5], "BLOCK", "0"], ["SWLIMIT.BLOCK", "k", "0"], ["SWLIMIT.RECORD", *allow[1:-1], "7"],
               ["SWLIMIT.UNBLOCK", "k", "AT", f"{NOW + HOUR}"], ["SWLIMIT.UNBLOCK", "missing"]]
     assert written(server, *during) == []
-    assert written(server, [*record, "BLOCK", "3h"]) == [record], "counted; no block begins, and the key's end stays"
-    assert written(server, ["SWLIMIT.UNBLOCK", "k", *at]) == [["SWLIMIT.UNBLOCK", "k", *at, "UNTIL", expiry(server)]]
+    counted = written(server, [*record, "BLOCK", "3h"])
+    assert counted == applied(f"c60000*1@{NOW}+3"), "no block begins, and the key's end stays"
+    assert written(server, ["SWLIMIT.UNBLOCK", "k", *at]) == applied(f"u@{NOW}~{expiry(server)}")
     later = ["AT", f"{NOW + 60_000}"]
     record = [*record[:-2], *later]
     found = written(server, [*record, "BLOCK", "90s"])
-    until = ["UNTIL", expiry(server)]
-    assert found == [["MULTI"], [*record, *until], ["SWLIMIT.BLOCK", "k", "90000ms", *later, *until], ["EXEC"]]
-    assert written(server, ["SWLIMIT.BLOCK", "k", "90000ms", *later]) == [["SWLIMIT.BLOCK", "k", "90000ms", *later]], (
-        "nothing changes, the key's end included")
-    assert written(server, ["DEL", "k"], ["SWLIMIT.BLOCK", "k", "1", *at], ["SWLIMIT.UNBLOCK", "k", *at])[2:] == [
-        ["SWLIMIT.UNBLOCK", "k", *at]], "the key goes, here as there"
+    until = NOW + 150_000
+    assert found == applied(f"c60000*1@{NOW + 60_000}+3", f"b{until}~{expiry(server)}")
+    again = written(server, ["SWLIMIT.BLOCK", "k", "90000ms", *later])
+    assert again == applied(f"b{until}~{expiry(server)}"), "the key's end stays, as it has for its counts"
+    assert written(server, ["DEL", "k"], ["SWLIMIT.BLOCK", "k", "1", *at], ["SWLIMIT.UNBLOCK", "k", *at])[2:] == (
+        applied(f"u@{NOW}")), "the key goes, here as there"
 
 
 def test_effects_of_transactions_and_scripts(start):
@@ -171,9 +174,9 @@ def test_effects_of_transactions_and_scripts(start):
          f"SWLIMIT.UNBLOCK k AT {NOW}", "EXEC")
     script = "return redis.call('SWLIMIT.RECORD', KEYS[1], 0, 60, 60, 'BLOCK', '1h')"
     ask(server, "EVAL", script, 1, "other")
-    names = [words[:2] for words in aof.commands(server)[before:]]
-    assert names == [["MULTI"], ["SWLIMIT.BLOCK", "k"], ["SWLIMIT.UNBLOCK", "k"], ["EXEC"],
-                     ["MULTI"], ["SWLIMIT.RECORD", "other"], ["SWLIMIT.BLOCK", "other"], ["EXEC"]]
+    effects = [[words[0], *(word[0] for word in words[1:])] for words in aof.commands(server)[before:]]
+    assert effects == [["MULTI"], ["SWLIMIT.APPLY", "k", "b"], ["SWLIMIT.APPLY", "k", "u"], ["EXEC"],
+                       ["SWLIMIT.APPLY", "o", "c", "o", "b"]]
 
 
 def blocks(server):
@@ -189,8 +192,12 @@ def blocks(server):
         ["SWLIMIT.BLOCK", "lifted", "1h"], ["SWLIMIT.UNBLOCK", "lifted"],
         ["SWLIMIT.RECORD", "open", 2, "1h", "1m"], ["SWLIMIT.BLOCK", "open", "1d"], ["SWLIMIT.UNBLOCK", "open"],
         ["SWLIMIT.BLOCK", b"any \r\n\xff bytes", "1h"],
+        *(command for name in ("by clock", "late") for command in (
+            ["SWLIMIT.RECORD", name, 2, "1h", "1m", "COST", 2, "AT", NOW],
+            ["SWLIMIT.RECORD", name, 2, "1h", "1m", "BLOCK", "2h", *["AT", NOW - HOUR] * (name == "late")])),
     ])
-    return "alone", "long", "first", "begun", "counted", "passed", "kept", "open", b"any \r\n\xff bytes"
+    return ("alone", "long", "first", "begun", "counted", "passed", "kept", "open", "by clock", "late",
+            b"any \r\n\xff bytes")
 
 
 def state(server, keys):
@@ -208,7 +215,7 @@ def test_files(start, preamble):
     assert state(server, keys) == before
     aof.rewrite(server)
     base, = (server.folder / "appendonlydir").glob("*.base.*")
-    assert (b"SWLIMIT.BLOCK" in base.read_bytes()) == (preamble == "no")
+    assert (b"SWLIMIT.APPLY" in base.read_bytes()) == (preamble == "no")
     server.kill().start()
     assert state(server, keys) == before
     assert agrees(server) == len(keys)

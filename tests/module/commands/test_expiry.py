@@ -93,11 +93,8 @@ def test_keys_go_by_themselves(server):
 
 
 LATER = 4_000_000_000_123
-EFFECTS = [  # with UNTIL, as replication spells them
-    ("SWLIMIT.RECORD", *QUOTA, "AT", T), ("SWLIMIT.RECORD", "new", *QUOTA[1:], "AT", T),
-    ("SWLIMIT.REFUND", "k", 1, "AT", T), ("SWLIMIT.BLOCK", "k", "1m", "AT", T), ("SWLIMIT.BLOCK", "new", "1m", "AT", T),
-    ("SWLIMIT.UNBLOCK", "k", "AT", T),
-]
+EFFECTS = [("k", f"c5000*12@{T}"), ("new", f"c5000*12@{T}"), ("k", f"r1@{T}"), ("k", f"b{T + 60_000}"),
+           ("new", f"b{T + 60_000}"), ("k", f"u@{T}")]
 
 
 @pytest.fixture
@@ -107,35 +104,44 @@ def blocked_key(server):
 
 
 @pytest.mark.usefixtures("blocked_key")
-@pytest.mark.parametrize("command", EFFECTS, ids=lambda words: " ".join(map(str, words[:2])))
-def test_until_says_when_a_key_expires(server, command):
-    key = command[1]
-    server.cli(*command, "UNTIL", LATER)
+@pytest.mark.parametrize("key, effect", EFFECTS)
+def test_an_effect_says_when_a_key_expires(server, key, effect):
+    assert ask(server, "SWLIMIT.APPLY", key, f"{effect}~{LATER}") == [1]
     assert expires_at(server, key) == LATER
     batch(server, [["DEL", "new", "k"], ["SWLIMIT.RECORD", *QUOTA, "COST", 3, "AT", T],
                    ["SWLIMIT.BLOCK", "k", "1h", "AT", T]])
-    server.cli(*command, "until", 0)
+    ask(server, "SWLIMIT.APPLY", key, f"{effect}~0")
     assert expires_at(server, key) == -1
     assert ask(server, "EXISTS", key) == [1]
 
 
-@pytest.mark.usefixtures("blocked_key")
-@pytest.mark.parametrize("command", EFFECTS, ids=lambda words: " ".join(map(str, words[:2])))
-def test_until_an_instant_that_has_passed_expires_the_key(server, command):
-    left = sorted({"k"} - {command[1]})
-    assert not server.cli(*command, "UNTIL", T).startswith("ERR")
-    assert stored(server, command[1]) is None
-    eventually(lambda: server.cli("KEYS", "*").split(), left)
+@pytest.mark.parametrize("effect, end", [
+    (f"c5000*12@{LATER}", LATER - LATER % 5_000 + 65_000), (f"b{LATER}", LATER),
+    (f"p{LATER}@{LATER - 5}", LATER), (f"hid>{LATER}#7@{T}", LATER)])
+def test_the_own_end_of_a_value(server, effect, end):
+    """Said, and of a new key; the expiry of another stays."""
+    batch(server, [["SWLIMIT.APPLY", "k", effect], ["SWLIMIT.APPLY", "said", f"{effect}~0"]])
+    assert (expires_at(server, "k"), expires_at(server, "said")) == (end, -1)
+    batch(server, [["SWLIMIT.APPLY", "said", effect]])
+    assert expires_at(server, "said") == -1
+    batch(server, [["SWLIMIT.APPLY", "said", f"{effect}!"]])
+    assert expires_at(server, "said") == end
 
 
 @pytest.mark.usefixtures("blocked_key")
-@pytest.mark.parametrize("command", [
-    ("SWLIMIT.RECORD", *QUOTA, "AT", T - 100_000), ("SWLIMIT.REFUND", "k", 1, "AT", T + 65_000),
-    ("SWLIMIT.REFUND", "k", 1, "AGE", "1h", "AT", T), ("SWLIMIT.BLOCK", "k", "2h", "NX", "AT", T),
-    ("SWLIMIT.UNBLOCK", "k", "AT", T + 3_600_000), ("SWLIMIT.REFUND", "missing", 1), ("SWLIMIT.UNBLOCK", "missing"),
-], ids=lambda words: " ".join(map(str, words)))
-def test_until_of_what_changes_nothing_changes_nothing(server, command):
+@pytest.mark.parametrize("key, effect", EFFECTS)
+def test_an_expiry_that_has_passed_expires_the_key(server, key, effect):
+    assert ask(server, "SWLIMIT.APPLY", key, f"{effect}~1") == [1]
+    assert stored(server, key) is None
+    eventually(lambda: server.cli("KEYS", "*").split(), sorted({"k"} - {key}))
+
+
+@pytest.mark.usefixtures("blocked_key")
+@pytest.mark.parametrize("key, effect", [
+    ("k", f"c5000*12@{T - 100_000}"), ("k", f"r1@{T + 65_000}"), ("k", f"r1@{T}:{T - 3_600_000}"),
+    ("missing", f"r1@{T}"), ("missing", f"u@{T}"), ("missing", f"na>{LATER}@{T}"), ("missing", f"ea@{T}")])
+def test_an_effect_that_changes_nothing_leaves_the_expiry(server, key, effect):
     before = expires_at(server)
     with unchanged(server):
-        server.cli(*command, "UNTIL", LATER)
+        assert ask(server, "SWLIMIT.APPLY", key, f"{effect}~{LATER}") == [0]
     assert expires_at(server) == before

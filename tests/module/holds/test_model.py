@@ -85,5 +85,5 @@ def test_files_bring_everything_back(start, preamble):
         restart()
         aof.rewrite(server)
         base, = (server.folder / "appendonlydir").glob("*.base.*")
-        assert (b"SWLIMIT.HOLD" in base.read_bytes()) == (preamble == "no")
+        assert (b"SWLIMIT.APPLY" in base.read_bytes()) == (preamble == "no")
         restart()

@@ -25,7 +25,8 @@ NOW = 1_700_000_000_000
 REFUSALS = re.compile(
     r"ERR (limit must be an integer between 0 and|(window|resolution|BLOCK|AGE) must be a duration|"
     r"resolution must divide|window / resolution is \d+ subintervals, above|(cost|units) must be an integer|"
-    r"(AT|SINCE|UNTIL) must be a Unix time|syntax error near '|numkeys must be|key named twice|count would overflow|"
+    r"(AT|SINCE) must be a Unix time|not an effect: |"
+    r"syntax error near '|numkeys must be|key named twice|count would overflow|"
     r"no such key|wrong number of arguments)|WRONGTYPE ")
 
 
@@ -327,10 +328,13 @@ def test_damaged_frames_and_random_bytes(pipe, size):
 
 
 COMMANDS = (b"SWLIMIT.ALLOW", b"SWLIMIT.PEEK", b"SWLIMIT.RECORD", b"SWLIMIT.REFUND", b"SWLIMIT.INFO", b"SWLIMIT.MALLOW",
-            b"SWLIMIT.BLOCK", b"SWLIMIT.UNBLOCK")
+            b"SWLIMIT.BLOCK", b"SWLIMIT.UNBLOCK", b"SWLIMIT.APPLY")
+EFFECTS = (b"c1000*60@%d", b"c1*1000000@%d+9007199254740991", b"c5000*1@%d:5+3!", b"r1@%d", b"r9@%d:0", b"b%d~0",
+           b"u@%d", b"p9007199254740991@%d", b"ha>9007199254740#5@%d+9007199254740991~1", b"ha%%00,>5#5@%d",
+           b"na,b>9007199254740@%d", b"ea@%d", b"ha>9#8@%d;c1*1@1=k;p1$00112233445566778899aabbccddeeff")
 KEYS = (b"a", b"b", b"\0\xff\r\n", b"", b"string", b"list")
 WORDS = (*(b"%d" % edge for edge in EDGES), b"60", b"1", b"10", b"1ms", b"250ms", b"3650d", b"3650D", b"1000000ms",
-         b"87600h", b"COST", b"PARTIAL", b"STRICT", b"BLOCK", b"NX", b"AGE", b"SINCE", b"AT", b"UNTIL", b"cost", b"at",
+         b"87600h", b"COST", b"PARTIAL", b"STRICT", b"BLOCK", b"NX", b"AGE", b"SINCE", b"AT", b"cost", b"at",
          b"-1", b"+1", b"1.5", b" 1", b"1 ", b"nan", b"", b"\0", b"1\0", b"%s%n", b"\r\n", b"-1ms", b"0x10", b"1e3",
          b"9" * 400, b"A" * 5000)
 
@@ -358,6 +362,14 @@ def random_vector(rng):
         words = mallow(*((*quota(), number()) for _ in range(keys)))[1:]
     elif command == b"SWLIMIT.REFUND":
         words = [rng.choice(KEYS), number()]
+    elif command == b"SWLIMIT.APPLY":
+        words = []
+        for _ in range(rng.randint(1, 4)):
+            word = bytearray(rng.choice(EFFECTS) % rng.choice((0, 1, NOW, NOW + rng.getrandbits(20), MAX)))
+            for _ in range(rng.choice((0, 0, 0, 1, 2))):
+                word[rng.randrange(len(word))] = rng.choice(b"0123456789abc*@+!~:;=$%,#>\0\xff")
+            words += [rng.choice(KEYS), bytes(word)]
+        return [command, *words]
     elif command == b"SWLIMIT.BLOCK":
         words = [rng.choice(KEYS), rng.choice((b"1ms", b"60", b"3650d"))]
         words += rng.choice(([], [b"NX"]))

@@ -1,6 +1,7 @@
 """What is written to the append-only file, and that files of every kind bring back what was held."""
 
 import random
+import re
 from unittest.mock import ANY
 
 import pytest
@@ -45,14 +46,11 @@ def test_only_effects_are_written(server):
         ["SWLIMIT.INFO", "k"],
         ["SWLIMIT.MALLOW", 2, "k", "other", 10, 60, 5, 1, 10, 60, 5, 1, "AT", T],  # denied
     ])
-    assert aof.commands(server) == [
-        ["SWLIMIT.RECORD", "k", "10", "1m", "5S", "COST", "4", "AT", f"{T}", "UNTIL", ANY],
-        ["SWLIMIT.RECORD", "k", "10", "60", "5", "COST", "6", "AT", f"{T + 61_000}", "UNTIL", ANY],
-        ["SWLIMIT.RECORD", "k", "20", "60", "5", "AT", f"{T + 60_000}"],
-        ["SWLIMIT.RECORD", "k", "10", "60", "5", "COST", "9", "AT", f"{T + 7_000}"],
-        ["SWLIMIT.RECORD", "k", "10", "60", "5", "AT", f"{T + 58_002}"],
-        ["SWLIMIT.REFUND", "k", "2", "AT", f"{T + 61_001}"],
-        ["SWLIMIT.REFUND", "k", "6", "SINCE", f"{T + 58_001}", "AT", f"{T + 61_001}", "UNTIL", ANY],
+    written = aof.commands(server)
+    assert {(name, key) for name, key, _ in written} == {("SWLIMIT.APPLY", "k")}
+    assert [re.sub(r"~\d+", "~", word) for _, _, word in written] == [
+        f"c5000*12@{T}+4~", f"c5000*12@{T + 61_000}+6~", f"c5000*12@{T + 60_000}", f"c5000*12@{T + 7_000}+9",
+        f"c5000*12@{T + 58_002}", f"r2@{T + 61_001}", f"r6@{T + 61_001}:{T + 58_001}~",
     ]
 
 
@@ -62,10 +60,10 @@ def test_the_clock_is_written_with_what_it_decided(server):
     ask(server, "SWLIMIT.REFUND", "k", 1)
     seconds, microseconds = ask(server, "TIME")
     now = seconds * 1000 + microseconds // 1000
-    commands = aof.commands(server)
-    assert [words[0] for words in commands] == ["SWLIMIT.RECORD", "SWLIMIT.RECORD", "SWLIMIT.REFUND"]
-    for words in commands:
-        assert now - 10_000 < int(words[words.index("AT") + 1]) <= now
+    words = [word for _, _, word in aof.commands(server)]
+    assert [word[0] for word in words] == ["c", "c", "r"] and words[0].endswith("!")
+    for word in words:
+        assert now - 10_000 < int(re.search(r"@(\d+)", word)[1]) <= now
 
 
 def test_an_effect_has_the_expiry_that_it_set(server):
@@ -73,39 +71,39 @@ def test_an_effect_has_the_expiry_that_it_set(server):
     expected = []
     for at, until in ((T, True), (T + 1, False), (T + 5_000, True), (T + 3_000, False)):
         ask(server, "SWLIMIT.ALLOW", "k", 10, 60, 5, "AT", at)
-        expected += ["UNTIL", server.cli("PEXPIRETIME", "k")] if until else [None, None]
+        expected += ["~" + server.cli("PEXPIRETIME", "k")] if until else [""]
     for command in (["SWLIMIT.BLOCK", "k", "1h", "AT", T], ["SWLIMIT.UNBLOCK", "k", "AT", T],
                     ["SWLIMIT.REFUND", "k", 3, "AT", T + 5_000],
-                    ["SWLIMIT.RECORD", "k", 1, 60, 5, "AT", T + 5_000, "UNTIL", 4_000_000_000_123]):
+                    ["SWLIMIT.APPLY", "k", f"c5000*12@{T + 5_000}~4000000000123"]):
         server.cli(*command)
-        expected += ["UNTIL", server.cli("PEXPIRETIME", "k")]
-    written = [words[-2:] if "UNTIL" in words else [None, None] for words in aof.commands(server)]
-    assert sum(written, []) == expected
+        expected += ["~" + server.cli("PEXPIRETIME", "k")]
+    assert [re.search("(~.*)?$", word)[0] for _, _, word in aof.commands(server)] == expected
 
 
-def test_mallow_is_one_transaction(server):
-    ask(server, "SWLIMIT.MALLOW", 3, "a", "b", "c", 10, 60, 5, 1, 20, "1h", "1m", 2, 30, "2m", "1m", 3, "AT", T)
-    ask(server, "SWLIMIT.MALLOW", 2, "a", "b", 10, 60, 5, 1, 20, "1h", "1m", 19, "AT", T)  # denied
-    assert aof.commands(server) == [
-        ["MULTI"],
-        ["SWLIMIT.RECORD", "a", "10", "60", "5", "AT", f"{T}", "UNTIL", ANY],
-        ["SWLIMIT.RECORD", "b", "20", "1h", "1m", "COST", "2", "AT", f"{T}", "UNTIL", ANY],
-        ["SWLIMIT.RECORD", "c", "30", "2m", "1m", "COST", "3", "AT", f"{T}", "UNTIL", ANY],
-        ["EXEC"],
-    ]
+def test_mallow_is_one_command_a_slot(server):
+    """In a transaction where there are several."""
+    quotas = 10, 60, 5, 1, 20, "1h", "1m", 2, 30, "2m", "1m", 3
+    ask(server, "SWLIMIT.MALLOW", 3, "{t}a", "{t}b", "{t}c", *quotas)
+    ask(server, "SWLIMIT.MALLOW", 2, "{t}a", "{t}b", 10, 60, 5, 1, 20, "1h", "1m", 19)  # denied
+    (name, *pairs), = aof.commands(server)
+    assert name == "SWLIMIT.APPLY" and pairs[::2] == ["{t}a", "{t}b", "{t}c"]
+    words = [re.sub(r"@\d+", "@", word) for word in pairs[1::2]]
+    assert words == ["c5000*12@!", "c60000*60@+2!", "c60000*2@+3!"]
+    ask(server, "SWLIMIT.MALLOW", 3, "{t}d", "{t}e", "f", *quotas)
+    assert [[words[0], *words[1::2]] for words in aof.commands(server)[1:]] == [
+        ["MULTI"], ["SWLIMIT.APPLY", "{t}d", "{t}e"], ["SWLIMIT.APPLY", "f"], ["EXEC"]]
 
 
 def test_transactions_and_scripts_write_their_effects(server):
     allow = f"SWLIMIT.ALLOW k 2 60 5 AT {T}"
-    again = ["SWLIMIT.RECORD", "k", "2", "60", "5", "AT", f"{T}"]
-    record = [*again, "UNTIL", ANY]
+    again, count = ["SWLIMIT.APPLY", "k", f"c5000*12@{T}"], ["SWLIMIT.APPLY", "k", ANY]
     feed(server, "MULTI", allow, "SET s 1", allow, allow, "EXEC")
     feed(server, "MULTI", allow, allow, "EXEC")  # all denied
     script = "redis.call('SET', 's', 2); return redis.call('SWLIMIT.ALLOW', KEYS[1], 2, 60, 5, 'AT', ARGV[1])"
     ask(server, "EVAL", script, 1, "other", T)
     assert aof.commands(server) == [
-        ["MULTI"], record, ["SET", "s", "1"], again, ["EXEC"],
-        ["MULTI"], ["SET", "s", "2"], ["SWLIMIT.RECORD", "other", *record[2:]], ["EXEC"],
+        ["MULTI"], count, ["SET", "s", "1"], again, ["EXEC"],
+        ["MULTI"], ["SET", "s", "2"], ["SWLIMIT.APPLY", "other", ANY], ["EXEC"],
     ]
 
 
@@ -126,7 +124,7 @@ def test_files_bring_everything_back(start, preamble):
     restart()
     aof.rewrite(server)
     base, = (server.folder / "appendonlydir").glob("*.base.*")
-    assert (b"SWLIMIT.RECORD" in base.read_bytes()) == (preamble == "no")
+    assert (b"SWLIMIT.APPLY" in base.read_bytes()) == (preamble == "no")
     restart()
     batch(server, commands[800:] + expiring(int(clock_of(server) * 1_000)))
     restart()

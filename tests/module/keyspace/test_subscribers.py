@@ -16,7 +16,7 @@ from support.waiting import eventually
 UNTIL = (int(time.time()) + 30 * 86_400) * 1000
 PERIOD = 3_600_000
 HOUR = ("1h", "1m")
-GONE = ("SWLIMIT.RECORD", "gone", 9, *HOUR, "UNTIL", 1)  # expired, which the server has not noticed
+GONE = ("SWLIMIT.APPLY", "gone", f"c60000*60@{T}~1")  # expired, which the server has not noticed
 KEPT = ("SWLIMIT.HOLD", "kept", 9, "1h", "id")
 WINDOW = ("SWLIMIT.RECORD", "w", 9, *HOUR, "COST", 2)
 OTHER = ("SWLIMIT.RECORD", "v", 9, *HOUR)
@@ -68,6 +68,10 @@ CALLS = {
     "settle, one expired": ([("SWLIMIT.ADMIT", 3, "kept", "w", "gone", "HOLD", 9, "1h", "id", 1, "RATE", 9, *HOUR, 2,
                               "RATE", 9, *HOUR, 2), ("DEL", "gone"), GONE],
                             ("SWLIMIT.SETTLE", 3, "kept", "w", "gone", "id", 5, 5), "settled recorded expired del?"),
+    "apply": ([WINDOW, KEPT], ("SWLIMIT.APPLY", "w", f"c60000*60@{T}+9", "kept", "hx>5#7@1", "w", f"b{T}", "b",
+                               f"p{T}@{T - 1}", "gone", f"u@{T}"), "recorded held blocked"),
+    "apply, all goes": ([WINDOW, GONE], ("SWLIMIT.APPLY", "w", f"r2@{UNTIL - 30 * 86_400_000}", "gone", f"b{T}", "gone",
+                                         f"u@{T}"), "refunded del blocked unblocked expired"),
     "info": ([WINDOW], ("SWLIMIT.INFO", "w"), ""),
     "holders": ([KEPT], ("SWLIMIT.HOLDERS", "kept"), ""),
     "top": ([WINDOW], ("SWLIMIT.TOP",), ""),
@@ -99,6 +103,8 @@ ON_EXPIRED = {
     "admit a budget": ([], (*HELD_ELSEWHERE, "BUDGET", 1, T + PERIOD, 1, "AT", T)),
     "settle": ([(*HELD_ELSEWHERE, "RATE", 9, *HOUR, 2, "AT", T), ("DEL", "gone")],
                ("SWLIMIT.SETTLE", 2, "kept", "gone", "id", 5, "AT", T)),
+    "apply": ([], ("SWLIMIT.APPLY", "gone", f"c60000*60@{T}+9")),
+    "apply to several": ([WINDOW], ("SWLIMIT.APPLY", "w", f"r1@{T}", "gone", f"hid>{T + 9}#7@{T}", "gone", f"eid@{T}")),
     "peek": ([], ("SWLIMIT.PEEK", "gone", 1, *HOUR, "AT", T)),
     "info": ([], ("SWLIMIT.INFO", "gone")),
     "holders": ([], ("SWLIMIT.HOLDERS", "gone", "AT", T)),

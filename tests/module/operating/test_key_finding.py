@@ -29,6 +29,7 @@ COMMANDS = {
     "swlimit.budget": ([KEY], [KEY, 10, 2, "COST", 1, "AT", 1]),
     "swlimit.admit": ([KEY, OTHER], [2, KEY, OTHER, "RATE", *QUOTA, 1, "BUDGET", 10, 2, 1, "AT", 1]),
     "swlimit.settle": ([KEY, OTHER], [2, KEY, OTHER, "id", 1, "AT", 1]),
+    "swlimit.apply": ([KEY, OTHER], [KEY, "c1*1@1", OTHER, "b1"]),
     "swlimit.mallow": ([KEY, OTHER], [2, KEY, OTHER, *QUOTA, 1, *QUOTA, 1, "AT", 1]),
 }
 

@@ -141,8 +141,8 @@ def test_a_refund_since_an_instant_longer_ago_than_any_age(start, replica, aof):
     follow(replica, primary)
     longest, begin = "3650d", 5 * MAX_WINDOW
     for at, units in [(begin, 3), (begin + MAX_WINDOW, 4)]:
-        ask(primary, "SWLIMIT.RECORD", "k", 9, longest, longest, "COST", units, "AT", at, "UNTIL", 0)
-    assert ask(primary, "SWLIMIT.REFUND", "k", 2, "SINCE", begin, "AT", begin + 2 * MAX_WINDOW - 1, "UNTIL", 0) == [2]
+        ask(primary, "SWLIMIT.RECORD", "k", 9, longest, longest, "COST", units, "AT", at)
+    assert ask(primary, "SWLIMIT.REFUND", "k", 2, "SINCE", begin, "AT", begin + 2 * MAX_WINDOW - 1) == [2]
     if aof:
         assert primary.cli("DEBUG", "LOADAOF") == "OK"
         assert stored(primary, "k")["counts"] == {begin: 1, begin + MAX_WINDOW: 4}
@@ -164,7 +164,7 @@ def test_an_age_in_a_window_that_has_ended(primary, replica):
 
 def test_an_expiry_that_has_passed_reaches_the_replica_as_a_deletion(primary, replica):
     follow(replica, primary)
-    ask(primary, "SWLIMIT.RECORD", "k", 5, "1h", "1m", "UNTIL", T)
+    ask(primary, "SWLIMIT.APPLY", "k", f"c60000*60@{T}~1")
     eventually(lambda: primary.cli("DBSIZE"), "0")
     in_step(replica, primary)
     assert replica.cli("DBSIZE") == "0"

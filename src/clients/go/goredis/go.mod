@@ -1,6 +1,6 @@
 module github.com/swlimit/swlimit/src/clients/go/goredis
 
-go 1.26.0
+go 1.25.0
 
 require (
 	github.com/redis/go-redis/v9 v9.23.0

@@ -9,6 +9,8 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"net/url"
+	"reflect"
 	"strings"
 
 	"github.com/redis/go-redis/v9"
@@ -19,43 +21,51 @@ import (
 // Open returns a limiter of one rate such as "100/minute", as [swlimit.ParseQuota] reads it, on the server of a URL as
 // [redis.ParseURL] takes it. Its Close closes its connections.
 func Open(url, rate string, options ...swlimit.Option) (*swlimit.Limiter, error) {
-	conn, err := fromURL(url)
+	client, err := fromURL(url)
 	if err != nil {
 		return nil, err
 	}
-	return swlimit.Open(conn, rate, options...)
+	return swlimit.Open(client, rate, options...)
 }
 
 // OpenLimits returns several rates such as "100/hour; 5/second", as [swlimit.NewLimits] takes them, on the server of a
 // URL. Their Close closes their connections.
 func OpenLimits(url, rates string, options ...swlimit.Option) (*swlimit.Limits, error) {
-	conn, err := fromURL(url)
+	client, err := fromURL(url)
 	if err != nil {
 		return nil, err
 	}
-	return swlimit.OpenLimits(conn, rates, options...)
+	return swlimit.OpenLimits(client, rates, options...)
 }
 
-func fromURL(url string) (*swlimit.Conn, error) {
-	parsed, err := redis.ParseURL(url)
-	if err != nil {
-		return nil, err
+// fromURL does not repeat the URL in its error: it may have a password.
+func fromURL(raw string) (*swlimit.Client, error) {
+	parsed, err := redis.ParseURL(raw)
+	var wrong *url.Error
+	switch {
+	case errors.As(err, &wrong):
+		return nil, fmt.Errorf("goredis: the URL cannot be read: %w", wrong.Err)
+	case err != nil:
+		return nil, fmt.Errorf("goredis: the URL cannot be read: %w", err)
 	}
 	return FromOptions(parsed)
 }
 
-// New returns a Conn to the servers of a client: a *redis.Client or a *redis.ClusterClient. It is the caller's to
+// New returns a Client of the servers of a client: a *redis.Client or a *redis.ClusterClient. It is the caller's to
 // close. The client's options are taken, not the client: it may be closed before, and its hooks see no command of a
 // limiter.
 //
 // A client of Sentinel is refused, because it does not say where its sentinels are: see [FromFailover]. So is a Ring,
 // whose keys move whenever one of its servers is away.
-func New(client redis.UniversalClient) (*swlimit.Conn, error) {
+func New(client redis.UniversalClient, options ...swlimit.ClientOption) (*swlimit.Client, error) {
+	if v := reflect.ValueOf(client); client == nil || v.Kind() == reflect.Pointer && v.IsNil() {
+		return nil, errors.New("goredis: the client is nil")
+	}
 	switch client := client.(type) {
 	case *redis.Client:
-		return FromOptions(client.Options())
+		return FromOptions(client.Options(), options...)
 	case *redis.ClusterClient:
-		return FromClusterOptions(client.Options())
+		return FromClusterOptions(client.Options(), options...)
 	case *redis.Ring:
 		return nil, errors.New("goredis: a redis.Ring is not supported, because its keys move whenever " +
 			"a server is away: use a cluster")
@@ -63,50 +73,49 @@ func New(client redis.UniversalClient) (*swlimit.Conn, error) {
 	return nil, fmt.Errorf("goredis: a %T is not supported: give a *redis.Client or a *redis.ClusterClient", client)
 }
 
-// FromOptions returns a Conn to the server that options name.
-func FromOptions(options *redis.Options) (*swlimit.Conn, error) {
-	if options.Addr == "FailoverClient" {
+// FromOptions returns a Client of the server that options name. Where that is one of a cluster, see
+// [swlimit.FollowCluster].
+func FromOptions(o *redis.Options, options ...swlimit.ClientOption) (*swlimit.Client, error) {
+	if o.Addr == "FailoverClient" {
 		return nil, errors.New("goredis: a client of Sentinel does not say where its sentinels are: " +
 			"use goredis.FromFailover with its options")
 	}
-	s := server(options)
+	s := server(o)
 	switch { // as go-redis completes them
 	case s.Addr == "":
 		s.Addr = "localhost:6379"
 	case s.Network == "" && strings.HasPrefix(s.Addr, "/"):
 		s.Network = "unix"
 	}
-	return swlimit.NewConn(s), nil
+	return swlimit.NewClient(s, options...)
 }
 
-// FromClusterOptions returns a Conn to the cluster that options name.
-func FromClusterOptions(options *redis.ClusterOptions) (*swlimit.Conn, error) {
-	if options.ClusterSlots != nil {
+// FromClusterOptions returns a Client of the cluster that options name.
+func FromClusterOptions(o *redis.ClusterOptions, options ...swlimit.ClientOption) (*swlimit.Client, error) {
+	if o.ClusterSlots != nil {
 		return nil, errors.New("goredis: ClusterSlots is not supported: the cluster says which server has which slots")
 	}
-	o := options
 	if len(o.Addrs) == 0 {
 		return nil, errors.New("goredis: ClusterOptions need Addrs")
 	}
-	return swlimit.NewConn(&swlimit.Cluster{Addrs: o.Addrs, Server: server(&redis.Options{Username: o.Username,
+	return swlimit.NewClient(&swlimit.Cluster{Addrs: o.Addrs, Server: server(&redis.Options{Username: o.Username,
 		Password: o.Password, Dialer: o.Dialer, TLSConfig: o.TLSConfig, CredentialsProvider: o.CredentialsProvider,
 		CredentialsProviderContext:   o.CredentialsProviderContext,
-		StreamingCredentialsProvider: o.StreamingCredentialsProvider})}), nil
+		StreamingCredentialsProvider: o.StreamingCredentialsProvider})}, options...)
 }
 
-// FromFailover returns a Conn to the primary that the sentinels of options name: see [swlimit.Sentinel].
-func FromFailover(options *redis.FailoverOptions) (*swlimit.Conn, error) {
-	o := options
+// FromFailover returns a Client of the primary that the sentinels of options name: see [swlimit.Sentinel].
+func FromFailover(o *redis.FailoverOptions, options ...swlimit.ClientOption) (*swlimit.Client, error) {
 	if o.MasterName == "" || len(o.SentinelAddrs) == 0 {
 		return nil, errors.New("goredis: FailoverOptions need a MasterName and SentinelAddrs")
 	}
-	return swlimit.NewConn(&swlimit.Sentinel{Name: o.MasterName, Addrs: o.SentinelAddrs,
+	return swlimit.NewClient(&swlimit.Sentinel{Name: o.MasterName, Addrs: o.SentinelAddrs,
 		Sentinels: server(&redis.Options{Username: o.SentinelUsername, Password: o.SentinelPassword, Dialer: o.Dialer,
 			TLSConfig: o.TLSConfig}),
 		Server: server(&redis.Options{Username: o.Username, Password: o.Password, DB: o.DB, Dialer: o.Dialer,
 			TLSConfig: o.TLSConfig, CredentialsProvider: o.CredentialsProvider,
 			CredentialsProviderContext:   o.CredentialsProviderContext,
-			StreamingCredentialsProvider: o.StreamingCredentialsProvider})}), nil
+			StreamingCredentialsProvider: o.StreamingCredentialsProvider})}, options...)
 }
 
 // server is a server as a client's options describe it, without the library's pools and retries.

@@ -62,7 +62,7 @@ func served(t *testing.T, options ...grpc.ServerOption) (grpc_health_v1.HealthCl
 	return grpc_health_v1.NewHealthClient(client), service
 }
 
-func limiter(t *testing.T, conn *swlimit.Conn, limit int64, options ...swlimit.Option) *swlimit.Limiter {
+func limiter(t *testing.T, conn *swlimit.Client, limit int64, options ...swlimit.Option) *swlimit.Limiter {
 	t.Helper()
 	l, err := swlimit.New(conn, swlimit.Quota{Limit: limit, Window: time.Minute}, options...)
 	if err != nil {
@@ -135,12 +135,15 @@ func TestKey(t *testing.T) {
 }
 
 func TestFailure(t *testing.T) {
-	conn := swlimit.NewConn(swlimit.Server{Addr: "127.0.0.1:1"})
+	conn, err := swlimit.NewClient(swlimit.Server{Addr: "127.0.0.1:1"})
+	if err != nil {
+		t.Fatal(err)
+	}
 	defer conn.Close()
-	for _, policy := range []swlimit.Decider{swlimit.Error, swlimit.Allow} {
+	for _, policy := range []swlimit.FailurePolicy{swlimit.FailError, swlimit.FailAllow} {
 		client, _ := served(t, grpc.UnaryInterceptor(grpclimit.Unary(limiter(t, conn, 1, swlimit.OnFailure(policy)),
 			grpclimit.Address)))
-		want := map[swlimit.Decider]codes.Code{swlimit.Error: codes.Unavailable, swlimit.Allow: codes.OK}[policy]
+		want := map[swlimit.FailurePolicy]codes.Code{swlimit.FailError: codes.Unavailable, swlimit.FailAllow: codes.OK}[policy]
 		if _, err := client.Check(ctx, nil); status.Code(err) != want {
 			t.Errorf("%s: %v", policy, err)
 		}
@@ -181,9 +184,12 @@ func address(t *testing.T) string {
 
 // A stream holds a place until it ends, however it ends.
 func TestHoldStream(t *testing.T) {
-	conn := swlimit.NewConn(swlimit.Server{Addr: address(t)})
+	conn, err := swlimit.NewClient(swlimit.Server{Addr: address(t)})
+	if err != nil {
+		t.Fatal(err)
+	}
 	defer conn.Close()
-	holds, err := swlimit.NewHolds(conn, 2, 3*time.Second, swlimit.OnFailure(swlimit.Error),
+	holds, err := swlimit.NewHolds(conn, 2, 3*time.Second, swlimit.OnFailure(swlimit.FailError),
 		swlimit.Timeout(20*time.Second))
 	if err != nil {
 		t.Fatal(err)

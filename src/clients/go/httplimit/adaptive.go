@@ -94,6 +94,14 @@ func (a *answering) Hijack() (net.Conn, *bufio.ReadWriter, error) {
 	return conn, both, err
 }
 
+// Push lets handlers of HTTP/2 push, where the server does.
+func (a *answering) Push(target string, options *http.PushOptions) error {
+	if pusher, ok := a.ResponseWriter.(http.Pusher); ok {
+		return pusher.Push(target, options)
+	}
+	return http.ErrNotSupported
+}
+
 // ReadFrom lets the server send files without copying them.
 func (a *answering) ReadFrom(r io.Reader) (int64, error) { return io.Copy(a.ResponseWriter, r) }
 

@@ -5,6 +5,7 @@ import (
 	"encoding/json"
 	"net/http"
 	"net/http/httptest"
+	"net/netip"
 	"os"
 	"testing"
 	"time"
@@ -41,9 +42,12 @@ func TestMiddleware(t *testing.T) {
 }
 
 func TestUnavailable(t *testing.T) {
-	conn := swlimit.NewConn(swlimit.Server{Addr: "127.0.0.1:1"})
+	conn, err := swlimit.NewClient(swlimit.Server{Addr: "127.0.0.1:1"})
+	if err != nil {
+		t.Fatal(err)
+	}
 	defer conn.Close()
-	limiter, err := swlimit.New(conn, swlimit.Quota{Limit: 1, Window: time.Minute}, swlimit.OnFailure(swlimit.Error))
+	limiter, err := swlimit.New(conn, swlimit.Quota{Limit: 1, Window: time.Minute}, swlimit.OnFailure(swlimit.FailError))
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -100,5 +104,88 @@ func TestAddress(t *testing.T) {
 		if got := httplimit.Address(&http.Request{RemoteAddr: remote}); got != want {
 			t.Errorf("%s: %s", remote, got)
 		}
+	}
+}
+
+func TestOptions(t *testing.T) {
+	limits, err := swlimit.NewLimits(nil, "10/minute; 20/hour")
+	if err != nil {
+		t.Fatal(err)
+	}
+	handler := httplimit.LimitsMiddleware(limits, httplimit.Address,
+		httplimit.Cost(func(r *http.Request) int64 { return int64(len(r.URL.Query())) }),
+		httplimit.OnDenied(func(w http.ResponseWriter, _ *http.Request, d swlimit.Decision) {
+			w.WriteHeader(http.StatusTeapot)
+			_, _ = w.Write([]byte(d.RetryAfter.String()))
+		}))(http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) { w.WriteHeader(http.StatusAccepted) }))
+	ask := func(ctx context.Context, query string) *httptest.ResponseRecorder {
+		w := httptest.NewRecorder()
+		handler.ServeHTTP(w, httptest.NewRequestWithContext(ctx, http.MethodGet, "/?"+query, nil))
+		return w
+	}
+	ctx := context.Background()
+	granted := ask(ctx, "a&b&c&d&e&f")
+	if policies := granted.Header()["Ratelimit-Policy"]; granted.Code != http.StatusAccepted || len(policies) != 2 ||
+		policies[0] != `"default:60000";q=10;w=60` {
+		t.Errorf("%d %v", granted.Code, granted.Header())
+	}
+	if denied := ask(ctx, "a&b&c&d&e&f"); denied.Code != http.StatusTeapot || denied.Header().Get("Retry-After") == "" ||
+		denied.Body.Len() == 0 {
+		t.Errorf("%d %v", denied.Code, denied.Header())
+	}
+	if free := ask(ctx, ""); free.Code != http.StatusAccepted || free.Header().Get("RateLimit-Policy") != "" {
+		t.Errorf("%d %v", free.Code, free.Header())
+	}
+	gone, cancel := context.WithCancel(ctx)
+	cancel()
+	if left := ask(gone, "a"); left.Code != 499 {
+		t.Errorf("%d is logged of a client that has gone", left.Code)
+	}
+}
+
+// What a client writes into X-Forwarded-For counts for nothing.
+func TestForwarded(t *testing.T) {
+	key := httplimit.Forwarded(netip.MustParsePrefix("10.0.0.0/8"), netip.MustParsePrefix("192.0.2.7/32"))
+	for _, c := range []struct {
+		remote string
+		hops   []string
+		want   string
+	}{
+		{"198.51.100.1:5", []string{"203.0.113.9"}, "198.51.100.1"},
+		{"10.0.0.1:5", []string{"203.0.113.9"}, "203.0.113.9"},
+		{"10.0.0.1:5", []string{"6.6.6.6, 203.0.113.9, 192.0.2.7"}, "203.0.113.9"},
+		{"10.0.0.1:5", []string{"6.6.6.6", "203.0.113.9"}, "203.0.113.9"},
+		{"10.0.0.1:5", []string{"2001:db8:1:2:3::6"}, "2001:db8:1:2::/64"},
+		{"10.0.0.1:5", []string{"unknown"}, "10.0.0.1"},
+		{"10.0.0.1:5", nil, "10.0.0.1"},
+	} {
+		r := &http.Request{RemoteAddr: c.remote, Header: http.Header{"X-Forwarded-For": c.hops}}
+		if got := key(r); got != c.want {
+			t.Errorf("%s, %v: %s instead of %s", c.remote, c.hops, got, c.want)
+		}
+	}
+}
+
+// pushing is what a server of HTTP/2 gives a handler.
+type pushing struct {
+	http.ResponseWriter
+	pushed string
+}
+
+func (p *pushing) Push(target string, _ *http.PushOptions) error { p.pushed = target; return nil }
+
+func TestPushes(t *testing.T) {
+	adaptive, err := swlimit.NewAdaptive(swlimit.AdaptiveOptions{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	w := &pushing{ResponseWriter: httptest.NewRecorder()}
+	httplimit.Adapt(adaptive)(http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {
+		if err := w.(http.Pusher).Push("/style.css", nil); err != nil {
+			t.Error(err)
+		}
+	})).ServeHTTP(w, httptest.NewRequest(http.MethodGet, "/", nil))
+	if w.pushed != "/style.css" {
+		t.Error("nothing was pushed")
 	}
 }

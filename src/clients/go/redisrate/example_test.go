@@ -7,9 +7,9 @@ import (
 	"github.com/swlimit/swlimit/src/clients/go/redisrate"
 )
 
-// Without a Conn this process decides alone; NewLimiter takes a client instead.
-func ExampleFromConn() {
-	limiter := redis_rate.FromConn(nil)
+// Without a Client this process decides alone; NewLimiter takes a client instead.
+func ExampleFromClient() {
+	limiter := redis_rate.FromClient(nil)
 	for range 2 {
 		result, err := limiter.Allow(context.Background(), "project:123", redis_rate.PerHour(1))
 		fmt.Println("allowed", result.Allowed, "remaining", result.Remaining, err)

@@ -11,6 +11,7 @@ import (
 	"math/bits"
 	"runtime"
 	"sync"
+	"sync/atomic"
 	"time"
 	"weak"
 
@@ -105,7 +106,7 @@ type rediser interface {
 
 // A Limiter decides for any number of keys and limits. All its methods may be called by several goroutines at once.
 type Limiter struct {
-	client rediser // whose end closes the Conn
+	client rediser // whose end closes the Client
 	*state
 }
 
@@ -113,31 +114,31 @@ type state struct {
 	base *swlimit.Limiter // of no limit in particular
 	err  error            // why there is none
 
-	mu       sync.Mutex
-	limiters map[Limit]*swlimit.Limiter
+	limiters sync.Map     // by Limit
+	known    atomic.Int64 // how many there are
 }
 
 // NewLimiter returns a limiter on the servers of a client: a *redis.Client or a *redis.ClusterClient. Others are
 // refused at the first call. Keys begin with "swlimit:", unless an option says otherwise.
 //
-// All limiters of a client share the connections of one [swlimit.Conn], which are closed when the garbage collector
+// All limiters of a client share the connections of one [swlimit.Client], which are closed when the garbage collector
 // frees the client, after its limiters. That never happens to a ClusterClient of go-redis 9.23 that was used, even if
-// it is closed. To close connections yourself, see [FromConn].
+// it is closed. To close connections yourself, see [FromClient].
 func NewLimiter(rdb rediser, options ...swlimit.Option) *Limiter {
-	conn, err := connOf(rdb)
+	client, err := clientOf(rdb)
 	if err != nil {
 		return &Limiter{rdb, &state{err: err}}
 	}
-	limiter := FromConn(conn, options...)
+	limiter := FromClient(client, options...)
 	limiter.client = rdb
 	return limiter
 }
 
-// FromConn returns a limiter on a Conn, which is the caller's to close: one of [goredis.FromFailover], for example.
-func FromConn(conn *swlimit.Conn, options ...swlimit.Option) *Limiter {
+// FromClient returns a limiter on a Client, which is the caller's to close: one of [goredis.FromFailover], for example.
+func FromClient(client *swlimit.Client, options ...swlimit.Option) *Limiter {
 	options = append([]swlimit.Option{swlimit.Prefix(prefix)}, options...)
-	limiter, err := swlimit.New(conn, swlimit.Quota{Window: time.Second}, options...)
-	return &Limiter{nil, &state{base: limiter, err: err, limiters: map[Limit]*swlimit.Limiter{}}}
+	limiter, err := swlimit.New(client, swlimit.Quota{Window: time.Second}, options...)
+	return &Limiter{nil, &state{base: limiter, err: err}}
 }
 
 // Allow is AllowN of one unit.
@@ -203,10 +204,8 @@ func (s *state) of(limit Limit) (*swlimit.Limiter, error) {
 	if s.err != nil {
 		return nil, s.err
 	}
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	if limiter := s.limiters[limit]; limiter != nil {
-		return limiter, nil
+	if limiter, ok := s.limiters.Load(limit); ok {
+		return limiter.(*swlimit.Limiter), nil
 	}
 	window, err := limit.window()
 	if err != nil {
@@ -219,23 +218,24 @@ func (s *state) of(limit Limit) (*swlimit.Limiter, error) {
 		}
 		// A long window that is a prime number of milliseconds has no subintervals: one that is a little longer has.
 		if limiter.Quota().Resolution < window || window < 12*time.Millisecond {
-			if len(s.limiters) >= maxLimits {
-				clear(s.limiters)
+			if s.known.Add(1) > maxLimits {
+				s.limiters.Clear()
+				s.known.Store(1)
 			}
-			s.limiters[limit] = limiter
+			s.limiters.Store(limit, limiter)
 			return limiter, nil
 		}
 		window += time.Millisecond
 	}
 }
 
-// conns are the Conns by client, which is a weak pointer.
-var conns = struct {
+// clients are those of limiters by that of go-redis, which is a weak pointer.
+var clients = struct {
 	sync.Mutex
-	of map[any]*swlimit.Conn
-}{of: map[any]*swlimit.Conn{}}
+	of map[any]*swlimit.Client
+}{of: map[any]*swlimit.Client{}}
 
-func connOf(rdb rediser) (*swlimit.Conn, error) {
+func clientOf(rdb rediser) (*swlimit.Client, error) {
 	switch client := rdb.(type) {
 	case *redis.Client:
 		return shared(client, client)
@@ -247,24 +247,24 @@ func connOf(rdb rediser) (*swlimit.Conn, error) {
 	return nil, fmt.Errorf("redis_rate: a %T is not supported: give a *redis.Client or a *redis.ClusterClient", rdb)
 }
 
-// shared is the Conn of a client, which ends with it.
-func shared[T any](pointer *T, client redis.UniversalClient) (*swlimit.Conn, error) {
-	conns.Lock()
-	defer conns.Unlock()
+// shared is the Client of a client, which ends with it.
+func shared[T any](pointer *T, client redis.UniversalClient) (*swlimit.Client, error) {
+	clients.Lock()
+	defer clients.Unlock()
 	which := weak.Make(pointer)
-	if conn := conns.of[which]; conn != nil {
-		return conn, nil
+	if known := clients.of[which]; known != nil {
+		return known, nil
 	}
-	conn, err := goredis.New(client)
+	made, err := goredis.New(client)
 	if err != nil {
 		return nil, err
 	}
-	conns.of[which] = conn
+	clients.of[which] = made
 	runtime.AddCleanup(pointer, func(which weak.Pointer[T]) {
-		conns.Lock()
-		delete(conns.of, which)
-		conns.Unlock()
-		go conn.Close() // not in the collector's time
+		clients.Lock()
+		delete(clients.of, which)
+		clients.Unlock()
+		go made.Close() // not in the collector's time
 	}, which)
-	return conn, nil
+	return made, nil
 }

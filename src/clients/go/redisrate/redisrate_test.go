@@ -24,21 +24,22 @@ import (
 
 var background = context.Background()
 
-// Conns end with their clients, and nothing of them is left. Only go-redis 9.23 does not always end clients of clusters.
+// Conns end with their clients, and nothing of them is left. Only go-redis 9.23 does not always end clients of
+// clusters.
 func TestMain(m *testing.M) {
 	code := m.Run()
-	for until := time.Now().Add(30 * time.Second); connsLeft() > 0 && time.Now().Before(until); time.Sleep(time.Millisecond) {
+	for until := time.Now().Add(30 * time.Second); clientsLeft() > 0 && time.Now().Before(until); time.Sleep(time.Millisecond) {
 		runtime.GC()
 	}
-	if left := connsLeft(); left > 0 {
+	if left := clientsLeft(); left > 0 {
 		fmt.Println(left, "connections have outlived their clients")
 		code = 1
 	}
-	conns.Lock()
-	for _, conn := range conns.of {
+	clients.Lock()
+	for _, conn := range clients.of {
 		conn.Close()
 	}
-	conns.Unlock()
+	clients.Unlock()
 	notified := "github.com/redis/go-redis/v9/maintnotifications.(*CircuitBreakerManager).cleanupLoop"
 	if err := goleak.Find(goleak.IgnoreTopFunction(notified)); err != nil {
 		fmt.Println(err)
@@ -47,11 +48,11 @@ func TestMain(m *testing.M) {
 	os.Exit(code)
 }
 
-// connsLeft is the number of Conns that clients of one server have.
-func connsLeft() (left int) {
-	conns.Lock()
-	defer conns.Unlock()
-	for which := range conns.of {
+// clientsLeft is the number of Clients that clients of one server have.
+func clientsLeft() (left int) {
+	clients.Lock()
+	defer clients.Unlock()
+	for which := range clients.of {
 		if _, ok := which.(weak.Pointer[redis.Client]); ok {
 			left++
 		}
@@ -76,7 +77,7 @@ func client(t testing.TB, name string) redis.UniversalClient {
 	return made
 }
 
-var patient = []swlimit.Option{swlimit.Timeout(20 * time.Second), swlimit.OnFailure(swlimit.Error)}
+var patient = []swlimit.Option{swlimit.Timeout(20 * time.Second), swlimit.OnFailure(swlimit.FailError)}
 
 func TestDecides(t *testing.T) {
 	for _, name := range []string{"main", "cluster"} {
@@ -131,7 +132,7 @@ func TestDecides(t *testing.T) {
 
 // Windows are burst * period / rate, rounded up to milliseconds; a prime one may be a little longer.
 func TestWindows(t *testing.T) {
-	l := FromConn(nil)
+	l := FromClient(nil)
 	for limit, want := range map[Limit]swlimit.Quota{
 		PerSecond(10):                    {Limit: 10, Window: time.Second, Resolution: 50 * time.Millisecond},
 		PerMinute(7):                     {Limit: 7, Window: time.Minute, Resolution: 5 * time.Second},
@@ -189,10 +190,10 @@ func TestRefuses(t *testing.T) {
 			t.Errorf("%s: %v, %v", want, err, resetting)
 		}
 	}
-	if _, err := FromConn(nil, swlimit.Timeout(0)).Allow(background, "key", PerSecond(1)); !errors.Is(err, swlimit.ErrArgument) {
+	if _, err := FromClient(nil, swlimit.Timeout(0)).Allow(background, "key", PerSecond(1)); !errors.Is(err, swlimit.ErrArgument) {
 		t.Error(err)
 	}
-	l := FromConn(nil)
+	l := FromClient(nil)
 	for _, limit := range []Limit{{}, {0, 1, time.Second}, {1, -1, time.Second}, {1, 1, 0}, {1, 1 << 62, time.Hour}} {
 		if _, err := l.Allow(background, "key", limit); !errors.Is(err, swlimit.ErrArgument) {
 			t.Errorf("%v: %v", limit, err)
@@ -205,20 +206,23 @@ func TestRefuses(t *testing.T) {
 
 // A denial never looks like a grant, also where nobody says how long to wait.
 func TestUnknown(t *testing.T) {
-	conn := swlimit.NewConn(swlimit.Server{Addr: "127.0.0.1:1"})
+	conn, err := swlimit.NewClient(swlimit.Server{Addr: "127.0.0.1:1"})
+	if err != nil {
+		t.Fatal(err)
+	}
 	defer conn.Close()
-	r, err := FromConn(conn, swlimit.OnFailure(swlimit.Deny)).Allow(background, "key", PerMinute(1))
+	r, err := FromClient(conn, swlimit.OnFailure(swlimit.FailDeny)).Allow(background, "key", PerMinute(1))
 	if err != nil || r.Allowed != 0 || r.RetryAfter != time.Minute || r.ResetAfter != time.Minute {
 		t.Errorf("%+v, %v", r, err)
 	}
 }
 
-// Limiters of a client share a Conn, which ends once the client is gone: see TestMain, too.
+// Limiters of a client share a Client, which ends once the client is gone: see TestMain, too.
 func TestOneConnForEachClient(t *testing.T) {
 	rdb, other := client(t, "main").(*redis.Client), client(t, "main").(*redis.Client)
-	one, _ := connOf(rdb)
-	same, _ := connOf(rdb)
-	another, _ := connOf(other)
+	one, _ := clientOf(rdb)
+	same, _ := clientOf(rdb)
+	another, _ := clientOf(other)
 	if one == nil || another == nil || one != same || one == another {
 		t.Error(one, same, another)
 	}
@@ -231,14 +235,18 @@ func TestOneConnForEachClient(t *testing.T) {
 
 // Limits without end are not remembered without end.
 func TestRemembersSoManyLimits(t *testing.T) {
-	l := FromConn(nil)
+	l := FromClient(nil)
 	for rate := range 3 * maxLimits {
 		if _, err := l.of(PerSecond(rate + 1)); err != nil {
 			t.Fatal(err)
 		}
 	}
-	if len(l.limiters) > maxLimits {
-		t.Error(len(l.limiters))
+	known := 0
+	for range l.limiters.Range {
+		known++
+	}
+	if known > maxLimits {
+		t.Error(known)
 	}
 }
 

@@ -1,6 +1,6 @@
 module github.com/swlimit/swlimit/src/clients/go/valkeygo
 
-go 1.26.0
+go 1.25.0
 
 require (
 	github.com/swlimit/swlimit/src/clients/go v0.2.0

@@ -7,7 +7,9 @@ package valkeygo
 import (
 	"context"
 	"errors"
+	"fmt"
 	"net"
+	"net/url"
 
 	"github.com/valkey-io/valkey-go"
 
@@ -17,37 +19,43 @@ import (
 // Open returns a limiter of one rate such as "100/minute", as [swlimit.ParseQuota] reads it, on the server of a URL as
 // [valkey.ParseURL] takes it. Its Close closes its connections.
 func Open(url, rate string, options ...swlimit.Option) (*swlimit.Limiter, error) {
-	conn, err := fromURL(url)
+	client, err := fromURL(url)
 	if err != nil {
 		return nil, err
 	}
-	return swlimit.Open(conn, rate, options...)
+	return swlimit.Open(client, rate, options...)
 }
 
 // OpenLimits returns several rates such as "100/hour; 5/second", as [swlimit.NewLimits] takes them, on the server of a
 // URL. Their Close closes their connections.
 func OpenLimits(url, rates string, options ...swlimit.Option) (*swlimit.Limits, error) {
-	conn, err := fromURL(url)
+	client, err := fromURL(url)
 	if err != nil {
 		return nil, err
 	}
-	return swlimit.OpenLimits(conn, rates, options...)
+	return swlimit.OpenLimits(client, rates, options...)
 }
 
-func fromURL(url string) (*swlimit.Conn, error) {
-	option, err := valkey.ParseURL(url)
-	if err != nil {
-		return nil, err
+// fromURL does not repeat the URL in its error: it may have a password.
+func fromURL(raw string) (*swlimit.Client, error) {
+	option, err := valkey.ParseURL(raw)
+	var wrong *url.Error
+	switch {
+	case errors.As(err, &wrong):
+		return nil, fmt.Errorf("valkeygo: the URL cannot be read: %w", wrong.Err)
+	case err != nil:
+		return nil, fmt.Errorf("valkeygo: the URL cannot be read: %w", err)
 	}
 	return New(option)
 }
 
-// New returns a Conn to the servers that a client with this option asks: those of a cluster, the primary that sentinels
-// name, or a single server. It is the caller's to close. It takes the option because a client does not say its own.
+// New returns a Client of the servers that a client with this option asks: those of a cluster, the primary that
+// sentinels name, or a single server. It is the caller's to close. It takes the option because a client does not say
+// its own.
 //
 // ReplicaOnly is refused, as only primaries grant. What the option says of the client's own connections, caches and
 // retries has no meaning here.
-func New(option valkey.ClientOption) (*swlimit.Conn, error) {
+func New(option valkey.ClientOption, options ...swlimit.ClientOption) (*swlimit.Client, error) {
 	switch {
 	case len(option.InitAddress) == 0:
 		return nil, errors.New("valkeygo: ClientOption needs an InitAddress")
@@ -61,13 +69,13 @@ func New(option valkey.ClientOption) (*swlimit.Conn, error) {
 		sentinels.Username, sentinels.Password = option.Sentinel.Username, option.Sentinel.Password
 		sentinels.Dialer, sentinels.TLSConfig = option.Sentinel.Dialer, option.Sentinel.TLSConfig
 		sentinels.SelectDB = 0
-		return swlimit.NewConn(&swlimit.Sentinel{Name: option.Sentinel.MasterSet, Addrs: option.InitAddress,
-			Sentinels: serverOf(&sentinels), Server: server}), nil
+		return swlimit.NewClient(&swlimit.Sentinel{Name: option.Sentinel.MasterSet, Addrs: option.InitAddress,
+			Sentinels: serverOf(&sentinels), Server: server}, options...)
 	case option.ForceSingleClient || len(option.Standalone.ReplicaAddress) > 0 || option.Standalone.EnableRedirect:
 		server.Addr = option.InitAddress[0]
-		return swlimit.NewConn(server), nil
+		return swlimit.NewClient(server, options...)
 	}
-	return swlimit.NewConn(&swlimit.Cluster{Addrs: option.InitAddress, Server: server}), nil
+	return swlimit.NewClient(&swlimit.Cluster{Addrs: option.InitAddress, Server: server}, options...)
 }
 
 // serverOf is a server as the option describes it, without the library's connections and retries.

@@ -1,7 +1,7 @@
 /** A middleware for the language models of the AI SDK, release 6 or 7: each of their requests is admitted and settled. */
 
 import type { Admission, AdmitOptions } from "../limiters/admission.js";
-import type { Part } from "../limiters/member.js";
+import { ofRequests, type Part } from "../limiters/member.js";
 import { NotAdmittedError, type Spending, spending } from "../limiters/spending.js";
 
 /** The interfaces of language models whose results this middleware knows: those of release 6 and of release 7. */
@@ -76,7 +76,7 @@ export class ModelDeniedError extends NotAdmittedError {
     super(admission);
     const headers = Object.entries(admission.headers({ standard: false }));
     this.responseHeaders = Object.fromEntries(headers.map(([name, value]) => [name.toLowerCase(), value]));
-    this.isRetryable = admission.retryAfter !== -1;
+    this.isRetryable = !admission.never;
     this.statusCode = this.isRetryable ? 429 : 400;
     for (const mark of MARKS) Object.defineProperty(this, mark, { value: true });
   }
@@ -119,7 +119,7 @@ export function rateLimit<
 
 async function begin(parts: readonly Part[], options: AdmitOptions): Promise<Spending> {
   try {
-    return await spending(parts, options);
+    return await spending(ofRequests(parts), options);
   } catch (error) {
     throw error instanceof NotAdmittedError ? new ModelDeniedError(error.admission) : error;
   }

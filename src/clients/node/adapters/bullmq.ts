@@ -2,7 +2,7 @@
 
 import type { Decision } from "../core/decision.js";
 import type { Duration } from "../core/duration.js";
-import type { Part } from "../limiters/member.js";
+import { ofRequests, type Part } from "../limiters/member.js";
 import type { Limiter } from "../limiters/rate.js";
 import { NotAdmittedError, type Spending, type SpendingOptions, spending } from "../limiters/spending.js";
 
@@ -59,8 +59,8 @@ function acquiredJob<Job extends AnyJob, Result>(
   work: Processor<Job, Result>,
 ): Processor<Job, Result> {
   return async (job, token) => {
-    const { granted, retryAfter } = await limiter.acquire(key(job), timeout, { cost: cost(job) });
-    return granted > 0 ? work(job, token) : later(job, token, retryAfter);
+    const decision = await limiter.acquire(key(job), timeout, { cost: cost(job) });
+    return decision.granted > 0 ? work(job, token) : later(job, token, decision);
   };
 }
 
@@ -71,13 +71,13 @@ function admittedJob<Job extends AnyJob, Result>(
   return async (job, token) => {
     let hasBegun = false;
     try {
-      return await spending(parts(job), { ...options, wait }, (spent) => {
+      return await spending(ofRequests(parts(job)), { ...options, wait }, (spent) => {
         hasBegun = true;
         return work(job, token, spent);
       });
     } catch (error) {
       if (hasBegun || !(error instanceof NotAdmittedError)) throw error;
-      return later(job, token, error.admission.clientWait);
+      return later(job, token, { never: error.admission.never, retryAfter: error.admission.clientWait });
     }
   };
 }
@@ -86,9 +86,9 @@ function admittedJob<Job extends AnyJob, Result>(
 async function later(
   job: AnyJob,
   token: string | undefined,
-  retryAfter: Decision["retryAfter"] = 1000,
+  { never, retryAfter = 1000 }: Pick<Decision, "never" | "retryAfter">,
 ): Promise<never> {
-  if (retryAfter < 0) {
+  if (never) {
     throw errorNamed("UnrecoverableError", "the job costs more than the limit, so its turn never comes");
   }
   await job.moveToDelayed(Date.now() + Math.max(1, retryAfter), token);

@@ -3,7 +3,7 @@
  * nothing of Node.js.
  */
 
-import { Decision, type KnownReply, type Source } from "../core/decision.js";
+import { Decision, type KnownReply, NEVER, type Source } from "../core/decision.js";
 import { callerDeadline, type Duration, flag, integer, milliseconds } from "../core/duration.js";
 import { RefusedError, UnavailableError } from "../core/errors.js";
 import { clock, LocalWindows, withoutServer } from "../core/local-windows.js";
@@ -16,6 +16,7 @@ import {
   type Settings,
   settingsOf,
 } from "../core/options.js";
+import { reasonOfError } from "../core/reasons.js";
 import type { Demand, Quota, Reply } from "../core/window.js";
 
 export interface HttpLimiterOptions extends Omit<RateOptions, "mode" | "maxWaiting"> {
@@ -49,6 +50,7 @@ interface Answer {
   readonly limit: number;
   readonly remaining?: number;
   readonly retry_after?: number;
+  readonly never?: boolean;
   readonly reset_after?: number;
   readonly source: Source;
   readonly error?: string;
@@ -143,19 +145,18 @@ export class HttpLimiter {
       answer = (await response.json()) as Answer;
     } catch (cause) {
       signal?.throwIfAborted();
-      throw new UnavailableError(`swlimitd does not answer: ${cause instanceof Error ? cause.message : cause}`, {
-        cause,
-      });
+      const reason = ends.signal.aborted ? "no_answer" : (reasonOfError(cause) ?? "other");
+      throw new UnavailableError(`swlimitd does not answer (${reason})`, reason, { cause });
     } finally {
       clearTimeout(timer);
       signal?.removeEventListener("abort", abort);
     }
     if (response.status === 200 || response.status === 429) {
-      const { granted, limit: units, remaining, retry_after, reset_after, source } = answer;
-      return [[granted, units, remaining, retry_after, reset_after], source];
+      const { granted, limit: units, remaining, retry_after, never, reset_after, source } = answer;
+      return [[granted, units, remaining, never ? NEVER : retry_after, reset_after], source];
     }
     const error = `swlimitd answers ${response.status}: ${answer.error ?? "no reason"}`;
-    throw response.status === 503 ? new UnavailableError(error) : new RefusedError(error);
+    throw response.status === 503 ? new UnavailableError(error, "other") : new RefusedError(error);
   }
 
   private decision(reply: KnownReply, source: Source): Decision {

@@ -100,7 +100,7 @@ export class SwlimitStore {
   /** For a denial, when the same request is granted: the middleware makes Retry-After of it. */
   private resetTime({ granted, retryAfter, resetAfter }: Decision): Date {
     const wait = granted > 0 ? resetAfter : retryAfter;
-    return new Date(Date.now() + (wait === undefined || wait < 0 ? this.windowMs : wait));
+    return new Date(Date.now() + (wait ?? this.windowMs));
   }
 
   private ready(): Limiter | BudgetLimiter {

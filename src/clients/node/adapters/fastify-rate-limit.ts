@@ -67,7 +67,7 @@ export function swlimitStore(options: StoreOptions) {
       const name = this.prefix + key;
       const { granted, remaining, retryAfter, resetAfter } = await any.with({ limit, window }).allow(name);
       if (granted > 0) return { current: limit - (remaining ?? limit - 1), ttl: resetAfter ?? window };
-      const ttl = retryAfter === undefined || retryAfter < 0 ? window : retryAfter;
+      const ttl = retryAfter ?? window;
       const strikes = this.ban > 0 ? await this.strike(any as Limiter, name, window) : 1;
       return { current: limit + strikes, ttl };
     }

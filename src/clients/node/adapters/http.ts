@@ -82,7 +82,7 @@ export async function holdFor<Request>(
   const name = await key(request);
   if (name === undefined) return null;
   const holds = typeof limiter === "function" ? await limiter(request) : limiter;
-  return holds.hold(name, { ...options, cost: typeof cost === "function" ? await cost(request) : cost });
+  return holds.ofRequests.hold(name, { ...options, cost: typeof cost === "function" ? await cost(request) : cost });
 }
 
 /** Whether a rule limits requests with this method. */

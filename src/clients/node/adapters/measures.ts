@@ -32,11 +32,11 @@ export function eachLimiter(limits: Named): Map<string, BaseLimiter> {
   return found;
 }
 
-const SEVERITY = ["up", "slow", "away"];
+const SEVERITY = ["up", "slow", "unavailable"];
 
 /** The servers as each client sees them. */
 function viewsOf(limiters: ReadonlyMap<string, BaseLimiter>): ServerState[] {
-  const clients = new Map([...limiters.values()].map((limiter) => [limiter.clientState, limiter]));
+  const clients = new Map([...limiters.values()].map((limiter) => [limiter.core, limiter]));
   return [...clients.values()].flatMap((limiter) => limiter.servers());
 }
 
@@ -68,9 +68,9 @@ const DECISIONS: Measure = {
   kind: "counter",
   labels: ["limit", "source", "granted"],
   samples: (limiters) =>
-    [...limiters].flatMap(([limit, { counts, denied }]) =>
+    [...limiters].flatMap(([limit, { statistics, denied }]) =>
       Object.entries(denied).flatMap(([source, no]): Sample[] => [
-        [{ limit, source, granted: "yes" }, counts[source as keyof typeof denied] - no],
+        [{ limit, source, granted: "yes" }, statistics[source as keyof typeof denied] - no],
         [{ limit, source, granted: "no" }, no],
       ]),
     ),
@@ -99,7 +99,11 @@ export const MEASURES: readonly Measure[] = [
   DECISIONS,
   TAKEN_OVER,
   byServer("failovers", "How often sentinels named another primary", ({ failovers }) => failovers),
-  byServer("server_away", "1 while decisions are made without the server", ({ state }) => state === "away"),
+  byServer(
+    "server_unavailable",
+    "1 while decisions are made without the server",
+    ({ state }) => state === "unavailable",
+  ),
   byServer("server_slow", "1 while replies of the server come after the timeout", ({ state }) => state === "slow"),
   byServer("server_script", "1 if the server has not the module, and its script decides", ({ backend }) =>
     backend === null ? null : backend === "script",

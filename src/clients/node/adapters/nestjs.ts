@@ -37,7 +37,7 @@ export class SwlimitThrottlerStorage {
     if (block.block && !(this.limiter instanceof Limiter)) throw new TypeError("fixed windows have no `blockDuration`");
     const limiter = this.limiter.with({ limit, window: ttl });
     const { granted, remaining, retryAfter, resetAfter = ttl } = await limiter.allow(`${throttlerName}:${key}`, block);
-    const wait = retryAfter === undefined || retryAfter < 0 ? ttl : retryAfter;
+    const wait = retryAfter ?? ttl;
     return {
       totalHits: granted > 0 ? limit - (remaining ?? limit - 1) : limit + 1,
       timeToExpire: Math.ceil(resetAfter / 1000),

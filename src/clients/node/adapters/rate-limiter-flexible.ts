@@ -134,7 +134,7 @@ export class RateLimiterSwlimit {
     const wait = isGranted ? resetAfter : retryAfter;
     return new RateLimiterRes(
       Math.max(0, points - used),
-      wait === undefined || wait < 0 ? ofSeconds(this.duration, "duration") : wait,
+      wait ?? ofSeconds(this.duration, "duration"),
       consumed,
       isGranted && consumed === asked,
     );

@@ -1,6 +1,6 @@
 /** For tests of programs that limit: a clock that the test moves, and a limiter that denies on demand. */
 
-import type { Decision } from "../core/decision.js";
+import { type Decision, NEVER } from "../core/decision.js";
 import { type Duration, milliseconds } from "../core/duration.js";
 import { LocalWindows } from "../core/local-windows.js";
 import { requested } from "../core/options.js";
@@ -43,7 +43,7 @@ export class TestClock {
       return limiter;
     }
     const one: Limiter | BudgetLimiter = limiter;
-    if (one.clientState) throw new TypeError("a server decides by its own clock: give the limiter no client");
+    if (one.core) throw new TypeError("a server decides by its own clock: give the limiter no client");
     one.now = one.date = () => this.ms;
     if (one instanceof Limiter) one.acquire = this.acquireOf();
     return limiter;
@@ -57,8 +57,8 @@ export class TestClock {
       const until = clock.ms + milliseconds(timeout, "timeout", 0);
       for (;;) {
         const decision = await this.allow(key, options);
-        const { granted, retryAfter = -1 } = decision;
-        if (granted > 0 || retryAfter < 0 || clock.ms + retryAfter > until) return decision;
+        const { granted, retryAfter } = decision;
+        if (granted > 0 || retryAfter === undefined || clock.ms + retryAfter > until) return decision;
         clock.advance(retryAfter);
       }
     };
@@ -92,7 +92,7 @@ export class FakeLimiter extends Limiter {
 
   /** Deny all requests from now on, or those for a key; with Infinity they can never be granted. */
   deny(retryAfter: Duration = 1000, key?: string): void {
-    const wait = retryAfter === Number.POSITIVE_INFINITY ? -1 : milliseconds(retryAfter, "retryAfter");
+    const wait = retryAfter === Number.POSITIVE_INFINITY ? NEVER : milliseconds(retryAfter, "retryAfter");
     if (key === undefined) this.grant();
     this.answers.waits.set(key === undefined ? null : this.name(key), wait);
   }

@@ -101,8 +101,8 @@ class LimitedConnection {
     if (this.isRefused) return false;
     const verdict = messages ? await this.decided(() => judge(messages, this.request, READING)) : null;
     if (!verdict || verdict.granted) return !this.isRefused;
-    const { retryAfter = -1 } = verdict;
-    const wait = retryAfter < 0 ? "" : `, retry after ${Math.ceil(retryAfter / 1000)} s`;
+    const { retryAfter } = verdict;
+    const wait = retryAfter === undefined ? "" : `, retry after ${Math.ceil(retryAfter / 1000)} s`;
     this.refuse(POLICY_VIOLATION, `too many messages${wait}`);
     return false;
   }

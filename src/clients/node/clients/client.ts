@@ -33,6 +33,11 @@ export function transportOf(client: Client): Transport {
     if ("call" in client && typeof client.call === "function") return io.transport(client);
     if ("sendCommand" in client && typeof client.sendCommand === "function") return nodeRedis.transport(client);
   }
+  if (/RedisMock/.test((client as object | null)?.constructor?.name ?? "")) {
+    throw new TypeError(
+      "ioredis-mock does not run the script as a server does: use TestClock or FakeLimiter of swlimit/testing, or a server",
+    );
+  }
   throw new TypeError(
     `client must be a client of the packages redis or ioredis, or a function that sends a command, not ${typeof client}`,
   );

@@ -4,8 +4,10 @@ import type { Socket } from "node:net";
 import calculateSlot from "cluster-key-slot";
 import { isPacked, type Word } from "../protocol/script-fallback.js";
 import { announceFailover } from "../transport/server-health.js";
-import type { Connection, Transport } from "../transport/transport.js";
-import { type Address, type SentinelConnections, Sentinels } from "./sentinels.js";
+import type { Connection, InvalidationListener, Transport } from "../transport/transport.js";
+import { within } from "../util/timeout.js";
+import { connectErrorOf } from "./connect-error.js";
+import { type Address, ASK_INTERVAL, type SentinelConnections, Sentinels } from "./sentinels.js";
 
 /** The used part of a client or a cluster. */
 export interface IoredisClient {
@@ -23,7 +25,7 @@ interface Ioredis extends IoredisClient {
   connect(): Promise<void>;
   disconnect(): void;
   subscribe(channel: string): Promise<unknown>;
-  on(event: string, listener: () => void): unknown;
+  on(event: string | symbol, listener: (...words: never[]) => void): unknown;
 }
 
 interface IoredisCluster extends Omit<Ioredis, "duplicate"> {
@@ -103,12 +105,15 @@ function addressOfSeed(seed: IoredisCluster["startupNodes"][number]): string {
  */
 class WithoutResending<Any extends { readonly status: string; disconnect(): void; on: Ioredis["on"] }> {
   private made: Any | null = null;
+  /** Why the duplicate, or the client, can't connect. */
+  connectError: () => unknown;
 
   constructor(
     private readonly client: Any,
     private readonly make: (() => Any) | null,
   ) {
     client.on("end", () => this.close());
+    this.connectError = connectErrorOf(client);
   }
 
   get(): Any {
@@ -116,6 +121,7 @@ class WithoutResending<Any extends { readonly status: string; disconnect(): void
     if (!this.made) {
       this.made = this.make();
       this.made.on("error", () => {}); // callers that wait for a reply get it
+      this.connectError = connectErrorOf(this.made);
     }
     return this.made;
   }
@@ -157,13 +163,14 @@ function single(client: Ioredis): Transport {
     address,
     open: openTo,
     state: () => state(resendless.get()),
+    connectError: () => resendless.connectError(),
     connection: () => connection(resendless.get()),
     isOpen: () => client.status !== "end",
     ended: (listener) => client.on("end", listener),
     close: () => resendless.close(),
     takesBytes: takesBytes(client),
     isOrdered: true,
-    tracks: false,
+    tracks: true,
   };
 }
 
@@ -181,8 +188,11 @@ class FollowedPrimary {
   constructor(private readonly client: Ioredis) {
     const { name = "", sentinels } = client.options;
     const seeds = (sentinels ?? []).map(({ host = "127.0.0.1", port = 26379 }) => ({ host, port }));
-    const connect = (address: Address) => this.connections(address);
-    this.sentinels = new Sentinels(name, seeds, connect, (primary) => this.follow(name, primary));
+    this.sentinels = new Sentinels(name, seeds, {
+      connect: (address) => this.connections(address),
+      role: (address) => this.role(address),
+      changed: (primary) => this.follow(name, primary),
+    });
   }
 
   close(): void {
@@ -191,17 +201,34 @@ class FollowedPrimary {
   }
 
   private follow(name: string, primary: Address): void {
-    const { client, node: before } = this;
-    const { natMap, tls, enableTLSForSentinelMode, db } = client.options;
-    const key = `${primary.host}:${primary.port}`;
-    const { host, port } = (typeof natMap === "function" ? natMap(key) : natMap?.[key]) ?? primary;
-    const at = { sentinels: null, name: null, host, port, tls: enableTLSForSentinelMode ? tls : undefined };
-    this.node = inBackground(client.duplicate({ ...NO_RESENDING, ...at, db: client.condition?.select ?? db }));
+    const { node: before } = this;
+    this.node = this.clientOf(primary);
     this.found();
     if (!before) return;
     this.failovers++;
     announceFailover({ name, from: address(before), to: address(this.node) });
     before.disconnect();
+  }
+
+  private clientOf(server: Address): Ioredis {
+    const { client } = this;
+    const { natMap, tls, enableTLSForSentinelMode, db } = client.options;
+    const key = `${server.host}:${server.port}`;
+    const { host, port } = (typeof natMap === "function" ? natMap(key) : natMap?.[key]) ?? server;
+    const at = { sentinels: null, name: null, host, port, tls: enableTLSForSentinelMode ? tls : undefined };
+    return inBackground(client.duplicate({ ...NO_RESENDING, ...at, db: client.condition?.select ?? db }));
+  }
+
+  private async role(server: Address): Promise<string | null> {
+    const asked = this.clientOf(server);
+    try {
+      const [role] = (await within(asked.call("ROLE"), ASK_INTERVAL)) as unknown[];
+      return String(role);
+    } catch {
+      return null;
+    } finally {
+      asked.disconnect();
+    }
   }
 
   private connections({ host, port }: Address): SentinelConnections {
@@ -260,7 +287,7 @@ function behindSentinels(client: Ioredis): Transport {
     close,
     takesBytes: takesBytes(client),
     isOrdered: true,
-    tracks: false,
+    tracks: true,
   };
 }
 
@@ -301,7 +328,7 @@ function cluster(client: IoredisCluster): Transport {
     node,
     address,
     knows,
-    open: (node) => openTo(node),
+    open: openTo,
     state,
     connection,
     isOpen: () => client.status !== "end",
@@ -309,31 +336,83 @@ function cluster(client: IoredisCluster): Transport {
     close: () => resendless.close(),
     takesBytes: takesBytes(client),
     isOrdered: false,
-    tracks: false,
+    tracks: true,
   };
 }
 
-async function openTo(node: object): Promise<Connection> {
-  const parent = node as Ioredis;
-  const connection = parent.duplicate({
+/** The channel of invalidations in RESP2. */
+const INVALIDATIONS = "__redis__:invalidate";
+
+/** A connection; with a listener, another one beside it that gets the invalidations of what is read on the first. */
+async function openTo(node: object, listener?: InvalidationListener): Promise<Connection> {
+  const opened: Ioredis[] = [];
+  const close = () => {
+    for (const one of opened) disconnect(one);
+  };
+  try {
+    const connection = await opening(node as Ioredis, opened);
+    const subscribed = listener && (await subscribing(node as Ioredis, opened, listener));
+    if (subscribed) {
+      await call(connection, ["CLIENT", "TRACKING", "ON", "REDIRECT", subscribed.id]);
+      connection.on("close", () => listener.lost());
+    }
+    if ((node as Ioredis).status === "end") throw new Error("Connection is closed."); // by the caller
+    return {
+      get isOpen() {
+        return opened.every(({ status }) => status === "ready");
+      },
+      send: async (words) => {
+        if (subscribed && words[0] === "PING") await call(subscribed.client, words);
+        return call(connection, words);
+      },
+      hold: (process) => {
+        for (const { stream } of opened) process ? stream?.ref() : stream?.unref();
+      },
+      close,
+    };
+  } catch (error) {
+    close();
+    throw error;
+  }
+}
+
+/** End a connection. ioredis keeps the process alive for 2 s to end one that has ended, or that was never made. */
+function disconnect(connection: Ioredis): void {
+  const { status, stream } = connection;
+  if (status === "end") return;
+  connection.disconnect();
+  if (status === "connecting") stream?.destroy();
+}
+
+async function opening(node: Ioredis, opened: Ioredis[], options: object = {}): Promise<Ioredis> {
+  const connection = node.duplicate({
     lazyConnect: true,
     enableOfflineQueue: false,
     retryStrategy: null,
     autoResendUnfulfilledCommands: false,
+    autoResubscribe: false,
     maxRetriesPerRequest: 0,
+    ...options,
   });
+  opened.push(connection);
+  const why = connectErrorOf(connection);
   connection.on("error", () => {}); // callers that wait for a reply get it
-  await connection.connect();
-  if (parent.status === "end") {
-    connection.disconnect();
-    throw new Error("Connection is closed."); // by the caller
+  try {
+    await connection.connect();
+  } catch (error) {
+    throw why() ?? error;
   }
-  return {
-    get isOpen() {
-      return connection.status === "ready";
-    },
-    send: (args) => call(connection, args),
-    hold: (process) => void (process ? connection.stream?.ref() : connection.stream?.unref()),
-    close: () => connection.disconnect(),
-  };
+  return connection;
+}
+
+async function subscribing(node: Ioredis, opened: Ioredis[], listener: InvalidationListener) {
+  const client = await opening(node, opened, { protocol: 2 });
+  const id = String(await call(client, ["CLIENT", "ID"]));
+  client.on("messageBuffer", (_: Buffer, keys: readonly Buffer[] | null) => {
+    if (!keys) listener.invalidated(null);
+    else for (const key of keys) listener.invalidated(String(key));
+  });
+  client.on("close", () => listener.lost());
+  await client.subscribe(INVALIDATIONS);
+  return { client, id };
 }

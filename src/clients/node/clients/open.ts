@@ -1,8 +1,8 @@
 /** Clients that limiters open by themselves, from a URL. */
 
 import type { Mode } from "../core/options.js";
-import { LAST_PROBE } from "../transport/circuit-breaker.js";
-import { ClientState } from "../transport/client-state.js";
+import { LAST_PROBE } from "../transport/breaker.js";
+import { Core } from "../transport/core.js";
 import { inTime } from "../util/timeout.js";
 import { type Client, transportOf } from "./client.js";
 
@@ -36,7 +36,7 @@ export async function withOwnClient<Made extends { close(): Promise<void> }>(
   const opened = (await nodeRedis(url)) ?? (await ioredis(url));
   if (!opened) throw new Error("fromUrl needs the package redis or ioredis: run `npm install redis`");
   const made = make(opened.client);
-  ClientState.of(opened.client, () => transportOf(opened.client)).onLeft = opened.close;
+  Core.of(opened.client, () => transportOf(opened.client)).onLeft = opened.close;
   try {
     await inTime(opened.connect(), LONGEST);
   } catch (error) {

@@ -1,6 +1,9 @@
 /**
  * Follows the primary that sentinels announce. All of them announce a change, and one is asked each second, because an
  * announcement may be lost. A sentinel that was cut off may name an earlier primary: only the latest epoch counts.
+ *
+ * Sentinels that were installed again begin at epoch 0. A majority of all of them is followed when the primary that is
+ * known is none any more.
  */
 
 /** The interval at which one of them is asked, in ms. */
@@ -20,20 +23,39 @@ export interface SentinelConnections {
   close(): void;
 }
 
+/** How sentinels and servers are reached. */
+export interface SentinelAccess {
+  connect(sentinel: Address): SentinelConnections;
+  /** What a server says that it is; null when it does not answer. */
+  role(server: Address): Promise<string | null>;
+  /** Called with the first primary, and with each new one. */
+  changed(primary: Address): void;
+}
+
+/** What a sentinel said last. */
+interface Vote {
+  readonly primary: Address;
+  readonly epoch: number;
+}
+
 export class Sentinels {
   private readonly all = new Map<string, SentinelConnections>();
+  private readonly votes = new Map<SentinelConnections, Vote>();
+  /** How many sentinels there are, as far as is known, and how many of them do not answer the others. */
+  private known: number;
+  private silent = 0;
+  private isDoubting = false;
   private epoch = -1;
   private primary: Address | null = null;
   private turn = 0;
   private readonly timer: NodeJS.Timeout;
 
-  /** `changed` is called with the first primary, and with each new one. */
   constructor(
     private readonly name: string,
     seeds: readonly Address[],
-    private readonly connect: (address: Address) => SentinelConnections,
-    private readonly changed: (primary: Address) => void,
+    private readonly access: SentinelAccess,
   ) {
+    this.known = seeds.length;
     for (const seed of seeds) this.add(seed);
     this.timer = setInterval(() => {
       const sentinels = [...this.all.values()];
@@ -50,7 +72,7 @@ export class Sentinels {
   private add(address: Address): void {
     const name = `${address.host}:${address.port}`;
     if (this.all.has(name)) return;
-    const sentinel = this.connect(address);
+    const sentinel = this.access.connect(address);
     this.all.set(name, sentinel);
     sentinel.listen(() => void this.ask(sentinel));
   }
@@ -63,22 +85,56 @@ export class Sentinels {
         questions.map((question) => sentinel.ask(["SENTINEL", question, this.name])),
       );
       const [host, port] = address as unknown[];
-      this.follow({ host: String(host), port: Number(port) }, Number(fieldsOf(primary)["config-epoch"]));
-      for (const { ip, port } of (others as unknown[]).map(fieldsOf)) {
+      const found = { host: String(host), port: Number(port) };
+      const fields = fieldsOf(primary);
+      const sentinels = (others as unknown[]).map(fieldsOf);
+      for (const { ip, port } of sentinels) {
         if (ip && port && this.all.size > 0) this.add({ host: ip, port: Number(port) });
       }
+      this.known = Math.max(this.known, Number(fields["num-other-sentinels"] ?? 0) + 1);
+      this.silent = sentinels.filter(({ flags = "" }) => flags.includes("s_down")).length;
+      const epoch = Number(fields["config-epoch"]);
+      this.votes.set(sentinel, { primary: found, epoch });
+      if (!this.follow(found, epoch)) await this.doubt(found);
     } catch {
-      // It is asked again later, and so are the others.
+      this.votes.delete(sentinel); // it is asked again later, and so are the others
     }
   }
 
-  private follow(primary: Address, epoch: number): void {
-    if (!(epoch > this.epoch)) return;
+  /** Whether this is news. */
+  private follow(primary: Address, epoch: number): boolean {
+    if (!(epoch > this.epoch)) return false;
     this.epoch = epoch;
-    if (primary.host === this.primary?.host && primary.port === this.primary.port) return;
+    if (isSame(primary, this.primary)) return true;
     this.primary = primary;
-    this.changed(primary);
+    this.access.changed(primary);
+    return true;
   }
+
+  /** Follow an earlier epoch, if most sentinels name that primary, and the known one is none any more. */
+  private async doubt(other: Address): Promise<void> {
+    const { primary, access } = this;
+    if (this.isDoubting || !primary || isSame(other, primary)) return;
+    const agreeing = [...this.votes.values()].filter((vote) => isSame(vote.primary, other));
+    if (2 * agreeing.length <= this.known - this.silent) {
+      // The others may be asked only after seconds.
+      const unheard = [...this.all.values()].filter((one) => !this.votes.has(one));
+      for (const one of unheard) void this.ask(one);
+      return;
+    }
+    this.isDoubting = true;
+    try {
+      if ((await access.role(primary)) === "master" || (await access.role(other)) !== "master") return;
+      this.epoch = -1;
+      this.follow(other, Math.max(...agreeing.map(({ epoch }) => epoch)));
+    } finally {
+      this.isDoubting = false;
+    }
+  }
+}
+
+function isSame(one: Address, other: Address | null): boolean {
+  return one.host === other?.host && one.port === other.port;
 }
 
 /** A flat list of names and values. */

@@ -17,6 +17,9 @@ export type KnownReply = readonly [
   resetAfter?: number | undefined,
 ];
 
+/** The server's `retry_after` where a request can never be granted. */
+export const NEVER = -1;
+
 /** One decision. All durations are milliseconds. */
 export class Decision {
   /** Granted units: the cost, or with `partial` a part of it; 0 is a denial. */
@@ -25,8 +28,10 @@ export class Decision {
   readonly limit: number;
   /** Units still available; undefined when unknown. */
   readonly remaining: number | undefined;
-  /** ms until the same request is granted; 0 when it was, −1 when it never can be, undefined when unknown. */
+  /** ms until the same request is granted; 0 when it was, undefined when unknown or never. */
   readonly retryAfter: number | undefined;
+  /** Whether the same request can never be granted: its cost is above the limit. */
+  readonly never: boolean;
   /** ms until all units have expired; undefined when unknown. */
   readonly resetAfter: number | undefined;
 
@@ -39,7 +44,8 @@ export class Decision {
     this.granted = reply[0];
     this.limit = reply[1];
     this.remaining = reply[2];
-    this.retryAfter = reply[3];
+    this.never = reply[3] === NEVER;
+    this.retryAfter = this.never ? undefined : reply[3];
     this.resetAfter = reply[4];
   }
 

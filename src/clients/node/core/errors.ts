@@ -1,6 +1,7 @@
 /** The errors of limiters. */
 
 import type { Decision } from "./decision.js";
+import { quoted, type Reason, reasonOfError, reasonOfReply } from "./reasons.js";
 
 /**
  * The server refused a command because of the caller: a wrong argument, a key of another type, a missing right.
@@ -37,6 +38,15 @@ export class NeedsModuleError extends ModuleMissingError {
 /** The server could not be asked, or did not answer in time. Then `onFailure` decides. */
 export class UnavailableError extends Error {
   override name = "UnavailableError";
+
+  constructor(
+    message: string,
+    /** Why: one word, the same in every language. */
+    readonly reason: Reason,
+    options?: ErrorOptions,
+  ) {
+    super(message, options);
+  }
 }
 
 /** The command was not sent. */
@@ -47,6 +57,23 @@ export class NotAskedError extends UnavailableError {
 /** The caller's deadline came first: that says nothing about the server. */
 export class DeadlineError extends UnavailableError {
   override name = "DeadlineError";
+
+  constructor() {
+    super("the caller's deadline came before the reply", "no_answer");
+  }
+}
+
+/** The server belongs to a cluster, and the client does not follow its redirections. */
+export class ClusterClientError extends RefusedError {
+  override name = "ClusterClientError";
+
+  constructor(cause: Error) {
+    super(
+      "this server belongs to a cluster, and the client does not follow redirections: use createCluster of the " +
+        "package redis, or Cluster of the package ioredis",
+      { cause },
+    );
+  }
 }
 
 /** A denial, where no decision is returned. */
@@ -67,21 +94,12 @@ export class LostError extends Error {
   }
 }
 
-/** Error replies about the server's state, and not about the caller's mistake. */
-const CONDITION = new RegExp(
-  "^(NOAUTH|WRONGPASS|LOADING|MASTERDOWN|READONLY|MISCONF|OOM|NOREPLICAS|CLUSTERDOWN|BUSY|FAILOVER|MOVED|ASK|TRYAGAIN" +
-    "|ERR max number of clients)\\b",
-);
-
 const ONE_TAG =
   ": give the keys of one decision the same hash tag, such as {user:1}; a key with a brace needs one, too";
 
-/** Error replies begin with a code in capitals; errors of the network do not. */
-const REPLY = /^[A-Z]{3,} /;
-
 /** Whether a server replied with this error, and has not executed the command. */
 export function isReply(error: Error): boolean {
-  return REPLY.test(error.message);
+  return reasonOfReply(error.message) !== undefined;
 }
 
 /** An error of a client library, as one of the above. */
@@ -89,8 +107,9 @@ export function classify(error: unknown): RefusedError | UnavailableError {
   const cause = error instanceof Error ? error : new Error(String(error));
   if (cause instanceof RefusedError || cause instanceof UnavailableError) return cause;
   const text = cause.message.replace(/^EXECABORT .*?: /, "");
-  if (/^ERR unknown command .*swlimit/i.test(text)) return new ModuleMissingError(cause);
+  const reason = reasonOfReply(text);
+  if (reason === "module_missing") return new ModuleMissingError(cause);
   if (text.startsWith("CROSSSLOT ")) return new RefusedError(cause.message + ONE_TAG, { cause });
-  if (REPLY.test(text) && !CONDITION.test(text)) return new RefusedError(cause.message, { cause });
-  return new UnavailableError(cause.message, { cause });
+  if (reason === null) return new RefusedError(cause.message, { cause });
+  return new UnavailableError(quoted(cause.message), reason ?? reasonOfError(cause) ?? "other", { cause });
 }

@@ -8,14 +8,19 @@ import { Entry, scale } from "./window.js";
 export class LocalWindows {
   private readonly entries: BoundedMap<Entry>;
 
-  /** The oldest of more than `maxKeys` keys are forgotten. */
-  constructor(maxKeys: number) {
-    this.entries = new BoundedMap(maxKeys);
+  /** Of more than `maxKeys` keys those are forgotten that were not used for the longest time; blocks last. */
+  constructor(maxKeys: number, now: () => number = clock) {
+    this.entries = new BoundedMap(maxKeys, (entry) => entry.isBlocked(now()));
+  }
+
+  /** How many keys were forgotten because there were too many. */
+  get evicted(): number {
+    return this.entries.evicted;
   }
 
   /** The window of a key: a new one if there is none. */
   entry(key: string): Entry {
-    let entry = this.entries.get(key);
+    let entry = this.entries.used(key);
     if (!entry) {
       entry = new Entry();
       this.entries.set(key, entry);

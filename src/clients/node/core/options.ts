@@ -100,6 +100,9 @@ export const DEFAULTS: Settings = {
   name: "default",
 };
 
+/** A lock that is granted without the server may have two holders, and a first connection takes several round trips. */
+export const HOLD_DEFAULTS: Settings = { ...DEFAULTS, onFailure: "error", timeout: 1000 };
+
 const QUOTA = ["limit", "window", "resolution", "strict"];
 const COMMON = ["client", "onFailure", "localShare", "module", "timeout", "maxKeys", "prefix", "name"];
 const OF_RATES = [...QUOTA, "mode", "maxWaiting", "maxUntrackedAge", "warmUp", "cold"];
@@ -125,7 +128,7 @@ const RENAMED: Record<string, string> = {
 };
 
 /** The settings of a limiter; `own` are the names of its options beyond those that all limiters have. */
-export function settingsOf(options: CommonOptions, own: readonly string[] = OF_RATES): Settings {
+export function settingsOf(options: CommonOptions, own: readonly string[] = OF_RATES, defaults = DEFAULTS): Settings {
   if (typeof options !== "object" || options === null) throw new TypeError("options must be an object");
   for (const name of Object.keys(options)) known(name, new Set([...COMMON, ...own]));
   const given = Object.fromEntries(Object.entries(options).filter(([, value]) => value !== undefined));
@@ -134,7 +137,7 @@ export function settingsOf(options: CommonOptions, own: readonly string[] = OF_R
     mode = client === undefined ? "local" : "cached",
     ...rest
   }: Partial<RateOptions> & { client?: unknown } = given;
-  const found = { ...DEFAULTS, ...rest };
+  const found = { ...defaults, ...rest };
   if (client === undefined && mode !== "local") throw new TypeError(`mode "${String(mode)}" needs a client`);
   if (!(found.localShare >= 0.000001 && found.localShare <= 1)) {
     throw new RangeError(`localShare must be a number between 0.000001 and 1, not ${String(found.localShare)}`);

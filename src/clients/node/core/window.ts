@@ -162,6 +162,10 @@ export class Entry {
   private counts: Counts | null = null;
   private blockedUntil = 0;
 
+  isBlocked(now: number): boolean {
+    return now < this.blockedUntil;
+  }
+
   /** The first instant at which everything has expired. */
   get end(): number {
     return Math.max(this.blockedUntil, this.counts?.end ?? 0);

@@ -9,6 +9,7 @@ import { type Clause, repliesOf } from "../protocol/commands.js";
 import { instant } from "../util/suspend-clock.js";
 import { pause } from "../util/timeout.js";
 import { longestWait } from "./all-of.js";
+import { Kept } from "./base.js";
 import { BudgetLimiter } from "./budget.js";
 import { type Hold, HoldLimiter, leavesNoTime, longestOf } from "./hold.js";
 import { HeldMember, holdsOf, type Member, memberOf, type Part } from "./member.js";
@@ -64,9 +65,14 @@ export class Admission<Name extends string = string> {
     return this.holds[0] ?? null;
   }
 
-  /** ms until all grant; 0 when they did, −1 when one never can, undefined when unknown. */
+  /** ms until all grant; 0 when they did, undefined when unknown, or when one never can. */
   get retryAfter(): number | undefined {
     return longestWait(this.each);
+  }
+
+  /** Whether one of them can never be granted. */
+  get never(): boolean {
+    return this.each.some(({ never }) => never);
   }
 
   /** The part that denied, or of several the one that denies the longest; null when all granted. */
@@ -74,8 +80,8 @@ export class Admission<Name extends string = string> {
     let found: DeniedPart | null = null;
     let longest = -1;
     for (const [at, decision] of this.each.entries()) {
-      const { granted, retryAfter = 0 } = decision;
-      const wait = retryAfter < 0 ? Number.POSITIVE_INFINITY : retryAfter;
+      const { granted, retryAfter = 0, never } = decision;
+      const wait = never ? Number.POSITIVE_INFINITY : retryAfter;
       if (granted > 0 || wait <= longest) continue;
       longest = wait;
       const { name, key } = this.parts[at] as Part;
@@ -130,9 +136,9 @@ export class Admission<Name extends string = string> {
   /** @internal `retryAfter`, but at most a second where only places are missing: they may be released at any moment. */
   get clientWait(): number | undefined {
     return longestWait(
-      this.each.map(({ retryAfter }, at) => {
+      this.each.map(({ retryAfter, never }, at) => {
         const isPlace = retryAfter !== undefined && this.parts[at]?.limiter instanceof HoldLimiter;
-        return { retryAfter: isPlace ? Math.min(retryAfter, PLACE_WAIT) : retryAfter };
+        return { retryAfter: isPlace ? Math.min(retryAfter, PLACE_WAIT) : retryAfter, never };
       }),
     );
   }
@@ -185,12 +191,12 @@ export async function admitted<Name extends string>(
   const ends = since + longestOf(wait);
   const leaves = deadline === undefined ? undefined : since + milliseconds(deadline, "deadline", 0);
   const left = (until = Number.POSITIVE_INFINITY) => Math.max(0, until - performance.now());
-  const clientState = parts[0]?.limiter.clientState;
+  const core = parts[0]?.limiter.core;
   let denied: Admission<Name> | null = null;
   let retryAfter: number | undefined;
   for (;;) {
     const remaining = leaves === undefined ? {} : { deadline: Math.floor(left(leaves)) };
-    if (denied && (leavesNoTime(remaining) || clientState?.isLeft)) return denied;
+    if (denied && (leavesNoTime(remaining) || core?.isLeft)) return denied;
     try {
       const admission: Admission<Name> = await once(parts, { ...options, ...remaining }, isReserved, denied !== null);
       ({ retryAfter } = admission);
@@ -205,14 +211,14 @@ export async function admitted<Name extends string>(
     }
     const ms = Math.min(pollAfter(retryAfter), left(ends));
     if (ms >= left(leaves)) return denied;
-    await (clientState ? clientState.pause(ms, signal) : pause(ms, signal));
+    await (core ? core.pause(ms, signal) : pause(ms, signal));
   }
 }
 
 /** Whether waiting so long can help. Places may be released at any moment. */
 function mayGrant({ each, parts }: Admission, wait: number): boolean {
-  const hopeless = ({ retryAfter = 0 }: Decision, at: number) =>
-    retryAfter === -1 || (retryAfter > wait && !(parts[at]?.limiter instanceof HoldLimiter));
+  const hopeless = ({ retryAfter = 0, never }: Decision, at: number) =>
+    never || (retryAfter > wait && !(parts[at]?.limiter instanceof HoldLimiter));
   return wait > 0 && !each.some(hopeless);
 }
 
@@ -229,29 +235,31 @@ async function once<Name extends string>(
 ): Promise<Admission<Name>> {
   const maxAge = options.maxAge === undefined ? undefined : milliseconds(options.maxAge, "maxAge");
   const members = parts.map((part) => memberOf(part, maxAge)) as [Member, ...Member[]];
-  const [{ limiter: first }] = parts as [Part];
-  const { clientState } = first;
-  if (parts.some(({ limiter }) => limiter.clientState !== clientState)) {
+  const limiters = parts.map(({ limiter }) => limiter);
+  const asking = limiters.reduce((one, other) => (other.settings.timeout > one.settings.timeout ? other : one));
+  const { core } = asking;
+  if (parts.some(({ limiter }) => limiter.core !== core)) {
     throw new TypeError("limits that are decided at once need the same client");
   }
   if (new Set(members.map(({ name }) => name)).size < members.length) throw new TypeError("key named twice");
-  if (!clientState) return admittedHere(parts, members, "local");
+  if (!core) return admittedHere(parts, members, "local");
   const strict = isStrict(parts);
-  const { settings } = first;
+  const { settings } = asking;
   const held = members.filter((member) => member instanceof HeldMember).length;
   const isSettled = held < members.length && (isReserved || held > 0 || maxAge !== undefined);
+  const kept = new Kept();
   const reservation = isSettled ? new Reservation(members, settings, maxAge) : null;
   try {
     const since = instant();
     const [granted, ...replies] = await BudgetLimiter.inPeriod(async (isLater) => {
       const clauses = await Promise.all(members.map((member) => member.clause(isLater)));
       const all = (reservation ? [reservation.clause, ...clauses] : clauses) as [Clause, ...Clause[]];
-      return repliesOf(await first.ask({ name: "ADMIT", clauses: all, strict }, options));
+      return repliesOf(await asking.ask({ name: "ADMIT", clauses: all, strict }, options, kept));
     });
     if (reservation) replies.shift();
     const each = members.map((member, at) => member.decided(replies[at], granted, since));
     if (!granted) return new Admission(false, each, parts, [], null);
-    const settlement = new Settlement(clientState, members, reservation, settings);
+    const settlement = new Settlement(core, members, reservation, settings);
     const admission = new Admission<Name>(true, each, parts, holdsOf(members), settlement);
     settlement.keepFor(admission, since);
     return admission;
@@ -259,7 +267,9 @@ async function once<Name extends string>(
     const fails = parts.some(({ limiter }) => limiter.settings.onFailure === "error");
     const isOver = isAgain && error instanceof DeadlineError;
     if (!(error instanceof UnavailableError) || fails || isOver) throw error;
-    return admittedHere(parts, members, "failure");
+    const admission = admittedHere<Name>(parts, members, "failure");
+    if (admission.granted) kept.units = admission.each.map(({ granted }) => granted);
+    return admission;
   }
 }
 

@@ -6,6 +6,7 @@ import { type HeaderOptions, headersOf } from "../core/headers.js";
 import { requested, type WaitOptions } from "../core/options.js";
 import type { WarmingDemand } from "../core/warm-up.js";
 import { type Rate, repliesOf, replyOf } from "../protocol/commands.js";
+import { Kept } from "./base.js";
 import type { Limiter } from "./rate.js";
 import { timeLeft, unlessAway, WarmingRequest } from "./warming.js";
 
@@ -29,9 +30,14 @@ export class Decisions {
     readonly each: readonly Decision[],
   ) {}
 
-  /** ms until all grant; 0 when they did, −1 when one never can, undefined when unknown. */
+  /** ms until all grant; 0 when they did, undefined when unknown, or when one never can. */
   get retryAfter(): number | undefined {
     return longestWait(this.each);
+  }
+
+  /** Whether one of them can never be granted. */
+  get never(): boolean {
+    return this.each.some(({ never }) => never);
   }
 
   headers(options: HeaderOptions = {}): Record<string, string> {
@@ -39,11 +45,11 @@ export class Decisions {
   }
 }
 
-/** ms until all grant; −1 when one never can, undefined when unknown. */
-export function longestWait(decisions: readonly Pick<Decision, "retryAfter">[]): number | undefined {
+/** ms until all grant; undefined when unknown, or when one never can. */
+export function longestWait(decisions: readonly Pick<Decision, "retryAfter" | "never">[]): number | undefined {
+  if (decisions.some(({ never }) => never)) return undefined;
   const waits = decisions.map(({ retryAfter }) => retryAfter).filter((wait) => wait !== undefined);
-  if (waits.length === 0) return undefined;
-  return waits.includes(-1) ? -1 : Math.max(...waits);
+  return waits.length === 0 ? undefined : Math.max(...waits);
 }
 
 /** Decide several limits at once. All limiters have the same client, and in a cluster all keys one slot. */
@@ -57,10 +63,9 @@ export async function allowAll(shares: readonly Share[], options: WaitOptions = 
     return { limiter, key: limiter.name(key), demand: limiter.demand({ cost }) };
   });
   const [first] = members as [Member, ...Member[]];
-  const { clientState } = first.limiter;
+  const { core } = first.limiter;
   for (const { limiter, demand } of members) {
-    if (limiter.clientState !== clientState)
-      throw new TypeError("limits that are decided at once need the same client");
+    if (limiter.core !== core) throw new TypeError("limits that are decided at once need the same client");
     if (demand.strict !== first.demand.strict) {
       throw new TypeError("limits that are decided at once must all be strict or none");
     }
@@ -92,23 +97,24 @@ async function decideWarming(
   const asked = members.map((member, at) => ({ ...member, demand: (requests[at] as WarmingRequest).demand }));
   const { granted, each } = await decide(asked, options, isAgain);
   const heard = requests.map((request, at) => request.heard(each[at] as Decision, granted));
-  const hasDenied = ({ granted: units, retryAfter, source }: Decision) =>
-    units === 0 && retryAfter !== undefined && source !== "failure";
+  const hasDenied = ({ granted: units, retryAfter, never, source }: Decision) =>
+    units === 0 && (never || retryAfter !== undefined) && source !== "failure";
   return [new Decisions(granted, heard), requests.filter((_, at) => hasDenied(heard[at] as Decision))];
 }
 
 async function decide(members: readonly Member[], options: WaitOptions, isAgain = false): Promise<Decisions> {
   const [first] = members as [Member, ...Member[]];
-  if (!first.limiter.clientState) return decideHere(members, "local");
+  if (!first.limiter.core) return decideHere(members, "local");
   const known = members.map(({ limiter, key, demand }) => limiter.known(key, demand, 0));
   if (known.some((decision) => decision !== undefined)) {
     const each = members.map(({ limiter, demand }, at) => known[at] ?? limiter.decision([0, demand.limit], "cache"));
     return new Decisions(false, each);
   }
   const before = members.map(({ limiter, key }) => limiter.cached?.snapshot(key));
+  const kept = new Kept();
   try {
     const rates = members as [Member, ...Member[]];
-    const [granted, ...replies] = repliesOf(await first.limiter.ask({ name: "MALLOW", rates }, options));
+    const [granted, ...replies] = repliesOf(await first.limiter.ask({ name: "MALLOW", rates }, options, kept));
     const each = members.map(({ limiter, key, demand }, at) => {
       const reply = replyOf(replies[at]);
       const snapshot = before[at];
@@ -119,7 +125,9 @@ async function decide(members: readonly Member[], options: WaitOptions, isAgain 
   } catch (error) {
     const fails = members.some(({ limiter }) => limiter.settings.onFailure === "error");
     if (!(error instanceof UnavailableError) || fails || isAgain) throw error;
-    return decideHere(members, "failure");
+    const decisions = decideHere(members, "failure");
+    if (decisions.granted) kept.units = decisions.each.map(({ granted }) => granted);
+    return decisions;
   }
 }
 

@@ -7,18 +7,9 @@ import { classify, isReply, NotAskedError, RefusedError, UnavailableError } from
 import { keyWithPrefix } from "../core/keys.js";
 import { clock } from "../core/local-windows.js";
 import type { CommonOptions, Settings, WaitOptions } from "../core/options.js";
-import {
-  type AnyCommand,
-  type Command,
-  instantOf,
-  keyOf,
-  serverCommand,
-  takesHold,
-  type Undo,
-  undoOf,
-} from "../protocol/commands.js";
-import { ClientState } from "../transport/client-state.js";
-import type { RequestOptions } from "../transport/server.js";
+import { type AnyCommand, type Command, keyOf, serverCommand, type Undo, undoOf } from "../protocol/commands.js";
+import { Core } from "../transport/core.js";
+import type { LateReply, RequestOptions } from "../transport/server.js";
 import type { ServerState } from "../transport/server-health.js";
 
 /** The options of all kinds of limiters. */
@@ -31,7 +22,7 @@ export interface BaseOptions extends CommonOptions {
 }
 
 /** The number of decisions by their source. */
-export interface Counts extends Record<Source, number> {
+export interface Statistics extends Record<Source, number> {
   /** Records that were kept and could not be sent. */
   lost: number;
 }
@@ -47,43 +38,48 @@ export interface Tracing {
   ): Promise<Outcome>;
 }
 
+/** Units that a caller was granted by `onFailure`, of each limit of its request, in order. */
+export class Kept {
+  units: readonly number[] = [];
+}
+
 export abstract class BaseLimiter {
   /** The number of decisions by their source. */
-  readonly counts: Counts = { server: 0, cache: 0, failure: 0, local: 0, lost: 0 };
+  readonly statistics: Statistics = { server: 0, cache: 0, failure: 0, local: 0, lost: 0 };
 
   /** The number of denials among them. */
   readonly denied: Record<Source, number> = { server: 0, cache: 0, failure: 0, local: 0 };
 
   /** @internal Null where nothing is traced. */ tracing: Tracing | null = null;
-  /** @internal Null where this process decides alone. */ readonly clientState: ClientState | null;
+  /** @internal Null where this process decides alone. */ readonly core: Core | null;
 
   constructor(
     readonly settings: Settings,
     client: Client | undefined,
   ) {
     const isLocal = client === undefined || settings.mode === "local";
-    this.clientState = isLocal ? null : ClientState.of(client, () => transportOf(client));
+    this.core = isLocal ? null : Core.of(client, () => transportOf(client));
   }
 
   /** @internal Whether this process counts what it decides in place of a server. */
   get countsHere(): boolean {
-    return this.clientState === null || this.settings.onFailure === "local";
+    return this.core === null || this.settings.onFailure === "local";
   }
 
   /** The state of each server asked so far: one, or the primaries of a cluster. All limiters of a client share them. */
   servers(): ServerState[] {
-    return this.clientState?.states ?? [];
+    return this.core?.states ?? [];
   }
 
   /** Forget everything about a key. */
   async reset(key: string): Promise<void> {
     const name = this.name(key);
-    if (this.clientState) await this.change(serverCommand(name, "UNLINK", name));
+    if (this.core) await this.change(serverCommand(name, "UNLINK", name));
   }
 
   /** When no limiter uses the client any more, all connections but the client's own are closed. */
   async close(): Promise<void> {
-    await this.clientState?.leave(this);
+    await this.core?.leave(this);
   }
 
   async [Symbol.asyncDispose](): Promise<void> {
@@ -102,7 +98,7 @@ export abstract class BaseLimiter {
 
   /** @internal The same decision, which is counted now. */
   counted<Made extends Decision>(decision: Made): Made {
-    this.counts[decision.source]++;
+    this.statistics[decision.source]++;
     if (decision.granted === 0) this.denied[decision.source]++;
     return decision;
   }
@@ -112,41 +108,39 @@ export abstract class BaseLimiter {
     return keyWithPrefix(this.settings.prefix, key);
   }
 
-  /** @internal The reply to a command. What it grants to a caller that has left is given back. */
-  ask(command: Command, options: WaitOptions = {}): Promise<unknown> {
-    if (takesHold(command)) return this.askForHold(command, options);
-    const { signal } = options;
-    const undo = signal && undoOf(command);
+  /**
+   * @internal The reply to a command. What it grants after its caller has left is made equal to the caller's decision: it
+   * goes back, except what `kept` says by then.
+   */
+  ask(command: Command, options: WaitOptions = {}, kept: Kept = new Kept()): Promise<unknown> {
+    const undo = undoOf(command);
     if (!undo) return this.send(command, options);
-    signal.throwIfAborted();
-    const { clientState, settings } = this as { clientState: ClientState; settings: Settings };
-    const key = keyOf(command);
-    const server = clientState.server(key);
-    const { connection } = server;
-    // An instant of the server's clock before the grant: a refund since then takes nobody else's units.
-    const asked = clientState.isOrdered && server.ask(serverCommand(key, "TIME"), { timeout: settings.timeout });
-    const since = asked ? asked.then(instantOf).catch(() => null) : null;
-    const late = async (reply: Promise<unknown>) => {
-      if (!signal.aborted) return;
-      const undos = undo.after(await reply, await since);
+    if (undo.repeatFor > 0) return this.askForHold(command, undo, options);
+    const { isOrdered } = this.core as Core;
+    if (!isOrdered) return this.send(command, options); // which server has counted is unknown
+    const late = async (coming: Promise<LateReply>) => {
+      const { reply, since, connection } = await coming;
+      const undos = undo.after(reply, since, kept.units);
       await Promise.all(undos.map((refund) => this.change(refund, connection ?? null)));
     };
-    return this.send(command, options, (reply) => void late(reply).catch(() => {}));
+    return this.send(command, options, { isDated: true, late: (coming) => void late(coming).catch(() => {}) });
   }
 
   /** The reply to a command that takes a hold: one that nobody gets is released, even when no reply comes. */
-  private async askForHold(command: Command, options: WaitOptions): Promise<unknown> {
-    const undo = undoOf(command) as Undo;
+  private async askForHold(command: Command, undo: Undo, options: WaitOptions): Promise<unknown> {
     const undoAfter = (reply: unknown) => {
       for (const one of undo.after(reply, null)) void this.askUntilAnswered(one, undo.repeatFor);
     };
     let isComing = false;
-    const late = (reply: Promise<unknown>) => {
+    const late = (coming: Promise<LateReply>) => {
       isComing = true;
-      reply.then(undoAfter, (error) => undoAfter(classify(error) instanceof RefusedError ? error : null));
+      coming.then(
+        ({ reply }) => undoAfter(reply),
+        (error) => undoAfter(classify(error) instanceof RefusedError ? error : null),
+      );
     };
     try {
-      return await this.send(command, options, late);
+      return await this.send(command, options, { late });
     } catch (error) {
       const isKnown = !(error instanceof UnavailableError) || error instanceof NotAskedError || isReply(error);
       if (!isKnown && !isComing) undoAfter(null);
@@ -156,30 +150,34 @@ export abstract class BaseLimiter {
 
   /** @internal Send a command that may be repeated until it is answered, for at most `repeatFor` ms. */
   askUntilAnswered(command: Command, repeatFor: number): Promise<void> {
-    return (this.clientState as ClientState).askUntilAnswered(command, repeatFor, this.settings);
+    return (this.core as Core).askUntilAnswered(command, repeatFor, this.settings);
   }
 
-  private send(command: Command, { deadline, signal }: WaitOptions, late?: RequestOptions["late"]): Promise<unknown> {
+  private send(
+    command: Command,
+    { deadline, signal }: WaitOptions,
+    lateness: Pick<RequestOptions, "late" | "isDated"> = {},
+  ): Promise<unknown> {
     signal?.throwIfAborted();
-    const { clientState, settings } = this as { clientState: ClientState; settings: Settings };
-    return clientState.ask(command, {
+    const { core, settings } = this as { core: Core; settings: Settings };
+    return core.ask(command, {
       timeout: settings.timeout,
       deadline: deadline === undefined ? undefined : callerDeadline(milliseconds(deadline, "deadline", 0)),
       signal,
       module: settings.module,
-      late,
+      ...lateness,
     });
   }
 
   /** @internal The reply to a command that gives something back, so that cached denials of its key end. */
   async change(command: AnyCommand, over?: unknown): Promise<unknown> {
-    const clientState = this.clientState as ClientState;
+    const core = this.core as Core;
     const { timeout, module } = this.settings;
-    clientState.forget(keyOf(command));
+    core.forget(keyOf(command));
     try {
-      return await clientState.ask(command, { timeout, module, over });
+      return await core.ask(command, { timeout, module, over });
     } finally {
-      clientState.forget(keyOf(command));
+      core.forget(keyOf(command));
     }
   }
 }

@@ -9,7 +9,7 @@ import { requested, settingsOf, type WaitOptions } from "../core/options.js";
 import { CountOverflow, type Reply } from "../core/window.js";
 import { instantOf, replyOf, serverCommand } from "../protocol/commands.js";
 import { BoundedMap } from "../util/bounded-map.js";
-import { BaseLimiter, type BaseOptions } from "./base.js";
+import { BaseLimiter, type BaseOptions, Kept } from "./base.js";
 
 /** A quota of the calendar, or of fixed windows: `period` or `window`. */
 export type BudgetLimiterOptions = BaseOptions & {
@@ -58,7 +58,7 @@ export class BudgetLimiter extends BaseLimiter {
     this.calendar = period === undefined ? null : new Calendar({ period, timeZone, anchor });
     if (!this.calendar && (timeZone ?? anchor) !== undefined) throw new TypeError("a window has no timeZone or anchor");
     this.budgets = new LocalBudgets(this.settings.maxKeys);
-    this.clientState?.join(this);
+    this.core?.join(this);
   }
 
   /** The name of its periods; null for fixed windows. */
@@ -86,7 +86,7 @@ export class BudgetLimiter extends BaseLimiter {
   async peek(key: string, options: BudgetOptions = {}): Promise<Decision> {
     const name = this.name(key);
     const demand = this.demand(requested(options, ALLOWED));
-    if (!this.clientState) return this.here("local", name, demand, "look");
+    if (!this.core) return this.here("local", name, demand, "look");
     const period = await this.periodNow();
     try {
       const info = await this.ask({ name: "INFO", key: name }, options);
@@ -110,7 +110,7 @@ export class BudgetLimiter extends BaseLimiter {
   async refund(key: string, units = 1): Promise<number> {
     const name = this.name(key);
     integer(units, "units", 1);
-    if (!this.clientState) return this.refundHere(name, units);
+    if (!this.core) return this.refundHere(name, units);
     return Number(await this.change({ name: "REFUND", key: name, units }));
   }
 
@@ -178,19 +178,22 @@ export class BudgetLimiter extends BaseLimiter {
 
   private async decide(key: string, demand: BudgetDemand, options: WaitOptions, how: How) {
     const name = this.name(key);
-    if (!this.clientState) return this.here("local", name, demand, how);
+    if (!this.core) return this.here("local", name, demand, how);
     const force = how === "force";
+    const kept = new Kept();
     try {
       return await BudgetLimiter.inPeriod(async (isLater) => {
         const period = await this.periodNow(isLater);
         const reply = replyOf(
-          await this.ask({ name: "BUDGET", key: name, until: period.end, force, ...demand }, options),
+          await this.ask({ name: "BUDGET", key: name, until: period.end, force, ...demand }, options, kept),
         );
         return this.counted(this.decision(reply, "server", period));
       });
     } catch (error) {
       if (force) throw error;
-      return this.failed(error, name, demand, how);
+      const decision = this.failed(error, name, demand, how);
+      kept.units = [decision.granted];
+      return decision;
     }
   }
 
@@ -203,7 +206,7 @@ export class BudgetLimiter extends BaseLimiter {
   private serverAhead(): Promise<number> {
     const { serverClock } = this;
     const { timeout } = this.settings;
-    const ask = async () => instantOf(await this.clientState?.ask(serverCommand("", "TIME"), { timeout })) - this.now();
+    const ask = async () => instantOf(await this.core?.ask(serverCommand("", "TIME"), { timeout })) - this.now();
     serverClock.ahead ??= ask().catch(() => {
       serverClock.ahead = null;
       return 0;
@@ -229,7 +232,7 @@ class LocalBudgets {
   }
 
   decide(name: string, demand: BudgetDemand, now: number, end: number, how: How): Reply {
-    const found = this.used.get(name);
+    const found = this.used.used(name);
     const held = found && now < found.end ? found : { units: 0, end };
     const reply = decided(held.units, held.units > 0 ? held.end : 0, demand, now);
     const counted = how === "force" ? demand.cost : how === "take" ? reply[0] : 0;

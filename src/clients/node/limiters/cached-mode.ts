@@ -7,7 +7,7 @@ import type { ModuleUse } from "../core/options.js";
 import type { WarmingDemand } from "../core/warm-up.js";
 import type { Demand, Reply } from "../core/window.js";
 import { replyOf } from "../protocol/commands.js";
-import type { ClientState } from "../transport/client-state.js";
+import type { Core } from "../transport/core.js";
 import type { InvalidationConnection } from "../transport/invalidation.js";
 import type { DenialCache, Snapshot } from "./denial-cache.js";
 
@@ -25,7 +25,7 @@ export class CachedMode {
   private readonly registering = new Set<string>();
 
   constructor(
-    private readonly clientState: ClientState,
+    private readonly core: Core,
     private readonly denials: DenialCache,
     private readonly module: ModuleUse,
     private readonly maxUntrackedAge: number,
@@ -38,13 +38,13 @@ export class CachedMode {
 
   /** Take it before a request, and pass it to `denied`. */
   snapshot(name: string): TrackedSnapshot {
-    const isTracked = this.clientState.server(name).invalidations?.isOpen === true;
+    const isTracked = this.core.server(name).invalidations?.isOpen === true;
     return { ...this.denials.snapshot(name), isTracked };
   }
 
   /** Cache the server's denial of a request that would have begun a block of so many ms. */
   denied(name: string, demand: Demand, reply: Reply, before: TrackedSnapshot, block: number): void {
-    const { invalidations, roundTrip } = this.clientState.server(name);
+    const { invalidations, roundTrip } = this.core.server(name);
     const { limit, window, resolution, cost, partial, strict } = demand;
     const id = [name, limit, window, resolution, cost, partial, strict, block > 0].join(" ");
     const retryAfter = reply[3];

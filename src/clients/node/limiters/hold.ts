@@ -1,15 +1,15 @@
 /** Limits of concurrency: units are held while work is under way. */
 
 import { randomBytes } from "node:crypto";
-import { Decision, type KnownReply } from "../core/decision.js";
+import { Decision, type KnownReply, NEVER } from "../core/decision.js";
 import { callerDeadline, type Duration, integer, milliseconds } from "../core/duration.js";
 import { DeadlineError, DeniedError, LostError, UnavailableError } from "../core/errors.js";
 import { LocalHolds } from "../core/local-holds.js";
 import { type LimitDemand, withoutServer } from "../core/local-windows.js";
-import { requested, settingsOf, type WaitOptions } from "../core/options.js";
+import { HOLD_DEFAULTS, type OnFailure, requested, settingsOf, type WaitOptions } from "../core/options.js";
 import { type HoldReply, type HoldRequest, holdReplyOf } from "../protocol/commands.js";
 import { POLL } from "../transport/blocking-connections.js";
-import type { ClientState } from "../transport/client-state.js";
+import type { Core } from "../transport/core.js";
 import { HoldQueue, holdPoll } from "../transport/hold-queue.js";
 import type { RenewedHold } from "../transport/hold-renewer.js";
 import { type Instant, instant } from "../util/suspend-clock.js";
@@ -23,6 +23,10 @@ export interface HoldLimiterOptions extends BaseOptions {
   readonly ttl?: Duration;
   /** The maximum of connections for waiting requests of all limiters of a client; 10 by default. */
   readonly maxWaiting?: number;
+  /** By default "error": a place that is granted without the server may be held twice. Middleware has "local". */
+  readonly onFailure?: OnFailure;
+  /** The longest that a request waits for the server; 1 s by default. */
+  readonly timeout?: Duration;
 }
 
 export interface HoldOptions extends WaitOptions {
@@ -78,11 +82,11 @@ export class Hold extends Decision {
     decision: Decision,
     { id, name, ttl, settings, maxAge }: Omit<RenewedHold, "lost">,
     token: number | undefined,
-    private readonly clientState: ClientState | null,
+    private readonly core: Core | null,
     private readonly owner: HoldOwner,
   ) {
-    const { granted, limit, remaining, retryAfter } = decision;
-    super([granted, limit, remaining, retryAfter], decision.policy, decision.source);
+    const { granted, limit, remaining, retryAfter, never } = decision;
+    super([granted, limit, remaining, never ? NEVER : retryAfter], decision.policy, decision.source);
     this.id = id;
     this.name = name;
     this.ttl = ttl;
@@ -94,7 +98,7 @@ export class Hold extends Decision {
 
   /** Whether it is still held, by a clock that includes suspend. Check it before what must not be done twice. */
   get isLive(): boolean {
-    return !this.isOver && (this.clientState === null || this.clientState.renewer.isLive(this));
+    return !this.isOver && (this.core === null || this.core.renewer.isLive(this));
   }
 
   /** Aborts when the hold is lost. That may come late; `isLive` is exact. */
@@ -121,7 +125,7 @@ export class Hold extends Decision {
   end(): void {
     this.isReleased = true;
     this.isOver = true;
-    this.clientState?.renewer.remove(this);
+    this.core?.renewer.remove(this);
     this.owner.over(this);
   }
 
@@ -140,14 +144,22 @@ export class HoldLimiter extends BaseLimiter {
   readonly ttl: number;
   private readonly local = new LocalHolds();
   private readonly queue: HoldQueue;
+  private readonly hasPolicy: boolean;
   private readonly holds = new Set<Hold>();
 
   constructor(options: HoldLimiterOptions) {
-    super(settingsOf(options, ["limit", "ttl", "maxWaiting"]), options.client);
+    super(settingsOf(options, ["limit", "ttl", "maxWaiting"], HOLD_DEFAULTS), options.client);
+    this.hasPolicy = options.onFailure !== undefined;
     this.limit = integer(options.limit, "limit", 0);
     this.ttl = milliseconds(options.ttl ?? "30s", "ttl", LEAST_TTL);
-    this.queue = this.clientState?.holdQueue ?? new HoldQueue();
-    this.clientState?.join(this);
+    this.queue = this.core?.holdQueue ?? new HoldQueue();
+    this.core?.join(this);
+  }
+
+  /** @internal The same limiter for places of requests, which this process grants without the server by default. */
+  get ofRequests(): HoldLimiter {
+    if (this.hasPolicy) return this;
+    return Object.create(this, { settings: { value: { ...this.settings, onFailure: "local" }, enumerable: true } });
   }
 
   /** A limiter of the same keys with another limit. */
@@ -178,7 +190,7 @@ export class HoldLimiter extends BaseLimiter {
   /** The holds of a key, oldest first; at most `count`, 1 … 10 000. */
   async holders(key: string, count = 100): Promise<Holder[]> {
     const name = this.name(key);
-    if (!this.clientState) return [];
+    if (!this.core) return [];
     const reply = await this.ask({ name: "HOLDERS", key: name, count: integer(count, "count", 1) });
     return (reply as unknown[][]).map(([id, ...numbers]) => {
       const [units, heldFor, expiresAfter, token] = numbers.map(Number) as [number, number, number, number];
@@ -216,8 +228,8 @@ export class HoldLimiter extends BaseLimiter {
   held(request: HoldRequest, reply: HoldReply, since: Instant, maxAge?: number): Hold {
     const [granted, limit, remaining, retryAfter, , token] = reply;
     const decision = this.counted(this.decision([granted, limit, remaining, retryAfter], "server"));
-    const hold = this.made(request, decision, granted > 0 ? token : undefined, this.clientState, maxAge);
-    if (granted > 0) this.clientState?.renewer.add(hold, since);
+    const hold = this.made(request, decision, granted > 0 ? token : undefined, this.core, maxAge);
+    if (granted > 0) this.core?.renewer.add(hold, since);
     return hold;
   }
 
@@ -252,17 +264,17 @@ export class HoldLimiter extends BaseLimiter {
     request: HoldRequest,
     decision: Decision,
     token: number | undefined,
-    clientState: ClientState | null,
+    core: Core | null,
     maxAge: number | undefined,
   ): Hold {
     const { key: name, id, ttl, cost } = request;
-    const isCounted = clientState === null && (decision.source === "local" || this.settings.onFailure === "local");
+    const isCounted = core === null && (decision.source === "local" || this.settings.onFailure === "local");
     const giveBack = async () => {
       if (isCounted) {
         this.local.give(name, cost);
         this.queue.forget(name);
       }
-      if (clientState) await this.releaseAtServer(request);
+      if (core) await this.releaseAtServer(request);
     };
     let ending: NodeJS.Timeout | undefined; // of a hold that is not renewed at a server
     const over = (hold: Hold) => {
@@ -270,10 +282,10 @@ export class HoldLimiter extends BaseLimiter {
       this.holds.delete(hold);
     };
     const owner: HoldOwner = { over, giveBack };
-    const hold = new Hold(decision, { id, name, ttl, settings: this.settings, maxAge }, token, clientState, owner);
+    const hold = new Hold(decision, { id, name, ttl, settings: this.settings, maxAge }, token, core, owner);
     if (hold.granted === 0) return hold;
     this.holds.add(hold);
-    if (clientState === null && maxAge !== undefined) {
+    if (core === null && maxAge !== undefined) {
       const end = () => {
         hold.lost();
         void giveBack();
@@ -288,16 +300,22 @@ export class HoldLimiter extends BaseLimiter {
     const { wait, signal } = options;
     const longest = longestOf(wait);
     const time = new CallerTime(longest, options);
-    const { clientState } = this;
-    if (!clientState) return this.takeHere(request, () => time.left, signal);
+    const { core } = this;
+    if (!core) return this.takeHere(request, () => time.left, signal);
     if (longest === 0) return this.askedOrHere(request, () => this.once(request, options));
-    return this.queue.take(
-      request.key,
-      time.left,
-      signal,
-      () => this.askedOrHere(request, () => this.inTurn(clientState, request, time)),
-      () => this.askedOrHere(request, () => this.once(request, time.options)),
-    );
+    return this.askedOrHere(request, async () => {
+      const wait = new HoldWait(request);
+      const first = this.queue.isWaitedFor(request.key) ? null : await this.first(core, wait, time);
+      if (first) return first;
+      return this.queue.take(
+        request.key,
+        time.left,
+        signal,
+        (hasWaited) => this.inTurn(core, wait, time, hasWaited),
+        async () =>
+          (await this.first(core, wait, time)) ?? this.held(wait.request, wait.denied as HoldReply, instant()),
+      );
+    });
   }
 
   private async askedOrHere(request: HoldRequest, ask: () => Promise<Hold>): Promise<Hold> {
@@ -313,7 +331,7 @@ export class HoldLimiter extends BaseLimiter {
     const take = async () => {
       for (;;) {
         const hold = this.heldHere("local", request);
-        if (hold.granted > 0 || hold.retryAfter === -1 || left() === 0) return hold;
+        if (hold.granted > 0 || hold.never || left() === 0) return hold;
         await this.queue.changed(request.key, left(), signal);
       }
     };
@@ -330,52 +348,71 @@ export class HoldLimiter extends BaseLimiter {
     return holdReplyOf(await this.ask({ name: "HOLD", ...request }, options));
   }
 
-  /** Wait in the server's queue, or where there is none ask again and again. A wait survives restarts and failovers. */
-  private async inTurn(clientState: ClientState, first: HoldRequest, time: CallerTime): Promise<Hold> {
+  /** Ask without a wait: null where it is denied, and may be granted in time. */
+  private async first(core: Core, wait: HoldWait, time: CallerTime): Promise<Hold | null> {
+    const isLast = () => time.left === 0 || core.isLeft;
+    const { options } = time;
+    const last = () => this.held(wait.request, wait.denied as HoldReply, instant());
+    if (wait.denied && leavesNoTime(options)) return last();
+    try {
+      const since = instant();
+      const now = await this.askFor(wait.request, options);
+      const [granted, , , retryAfter] = now;
+      if (granted > 0 || retryAfter < 0 || isLast()) return this.held(wait.request, now, since);
+      wait.denied = now;
+    } catch (error) {
+      if (!(error instanceof UnavailableError)) throw error;
+      if (wait.denied && (isLast() || error instanceof DeadlineError)) return last();
+      // A wait survives restarts and failovers, unless `onFailure` would grant.
+      if (isLast() || this.lookHere("failure", wait.request).granted > 0) throw error;
+    }
+    return null;
+  }
+
+  /** Wait in the server's queue, or where there is none ask again and again. */
+  private async inTurn(core: Core, wait: HoldWait, time: CallerTime, hasWaited: boolean): Promise<Hold> {
     const { signal } = time;
-    const isLast = () => time.left === 0 || clientState.isLeft;
-    let request = first;
-    let denied: HoldReply | null = null;
+    const { key } = wait.request;
+    const { module } = this.settings;
     let isRegistered = false; // for invalidations, of which the server sends one
-    for (let hasWaited = false; ; hasWaited = true) {
-      let ms = POLL;
-      const { options } = time;
-      if (denied && leavesNoTime(options)) return this.held(request, denied, instant());
-      try {
-        const since = instant();
-        const now = await this.askFor(request, options);
-        const [granted, , , retryAfter] = now;
-        if (granted > 0 || retryAfter < 0 || isLast()) return this.held(request, now, since);
-        denied = now;
-        const { backend, invalidations } = clientState.server(request.key);
-        const { module } = this.settings;
-        const isScript = module === "never" || backend === "script";
-        ms = isScript ? holdPoll(retryAfter) : Math.min(POLL, retryAfter);
-        if (isScript && !isRegistered) isRegistered = invalidations?.registerHolds(request.key, module) ?? false;
-        const found = isScript ? null : await this.queued(clientState, request, time);
-        if (found?.[0] === 0) return this.held(request, found, since);
-        // The ttl runs from the grant, which may be older than its reply.
-        const renewed = instant();
-        if (found && (await this.renewed(request, signal))) return this.held(request, found, renewed);
-      } catch (error) {
-        if (denied && error instanceof DeadlineError) return this.held(request, denied, instant());
-        if (!(error instanceof UnavailableError) || !hasWaited || isLast()) throw error;
-        if (this.lookHere("failure", request).granted > 0) throw error;
-      }
-      request = { ...request, id: freshId() };
-      if (isLast()) continue;
-      const isChanged = await this.queue.changed(request.key, Math.min(ms, time.left), signal);
+    for (let isDenied = wait.denied !== null && !hasWaited; ; isDenied = false) {
+      const found = isDenied ? null : await this.first(core, wait, time);
+      if (found) return found;
+      const { backend, invalidations } = core.server(key);
+      const isScript = module === "never" || backend === "script";
+      if (isScript && !isRegistered) isRegistered = invalidations?.registerHolds(key, module) ?? false;
+      const queued = isScript || !wait.denied ? null : await this.queuedHold(core, wait.request, time);
+      if (queued) return queued;
+      const retryAfter = wait.denied?.[3] ?? POLL;
+      const ms = isScript ? holdPoll(retryAfter) : Math.min(POLL, retryAfter);
+      wait.request = { ...wait.request, id: freshId() };
+      const isChanged = await this.queue.changed(key, Math.min(ms, time.left), signal);
       if (isChanged) isRegistered = false;
     }
   }
 
+  /** The hold after waiting in the server's queue; null when the request must be sent again. */
+  private async queuedHold(core: Core, request: HoldRequest, time: CallerTime): Promise<Hold | null> {
+    const found = await this.queued(core, request, time);
+    if (!found) return null;
+    if (found[0] === 0) return this.held(request, found, instant());
+    // The ttl runs from the grant, which may be older than its reply.
+    const renewed = instant();
+    try {
+      return (await this.renewed(request, time.signal)) ? this.held(request, found, renewed) : null;
+    } catch (error) {
+      if (error instanceof UnavailableError) return null;
+      throw error;
+    }
+  }
+
   /** The reply after waiting in the server's queue; null when there was no place, or the request must be sent again. */
-  private async queued(clientState: ClientState, request: HoldRequest, time: CallerTime): Promise<HoldReply | null> {
-    if (!clientState.blocking) return null;
+  private async queued(core: Core, request: HoldRequest, time: CallerTime): Promise<HoldReply | null> {
+    if (!core.blocking) return null;
     const { timeout, maxWaiting } = this.settings;
     const grace = Math.min(timeout, time.grace);
     let isSent = false;
-    const reply = await clientState.blocking.ask({
+    const reply = await core.blocking.ask({
       ...{ key: request.key, left: () => time.left, grace, maxWaiting, signal: time.signal },
       command: (wait) => ({ name: "HOLD", ...request, wait }),
       starts: () => {
@@ -403,6 +440,14 @@ export class HoldLimiter extends BaseLimiter {
   private releaseAtServer({ key, id, ttl }: HoldRequest): Promise<void> {
     return this.askUntilAnswered({ name: "RELEASE", key, ids: [id] }, ttl);
   }
+}
+
+/** A request that waits: with a fresh id for each try, so that a late release ends no other hold. */
+class HoldWait {
+  /** The server's last denial. */
+  denied: HoldReply | null = null;
+
+  constructor(public request: HoldRequest) {}
 }
 
 /** The time of a caller that waits: what is left of its wait, and until its deadline. */

@@ -20,6 +20,12 @@ export interface Part<Name extends string = string> {
   readonly name?: Name;
 }
 
+/** The same parts, whose places this process grants without the server by default. */
+export function ofRequests<Parts extends readonly Part[]>(parts: Parts): Parts {
+  const places = ({ limiter }: Part) => (limiter instanceof HoldLimiter ? { limiter: limiter.ofRequests } : {});
+  return parts.map((part) => ({ ...part, ...places(part) })) as unknown as Parts;
+}
+
 /** A part, by the kind of its limiter. */
 export interface Member {
   /** The key at the server. */

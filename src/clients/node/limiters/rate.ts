@@ -20,8 +20,8 @@ import type { WarmingDemand, WarmingKeys } from "../core/warm-up.js";
 import type { Demand, Quota, Reply } from "../core/window.js";
 import { type CommandNamed, replyOf } from "../protocol/commands.js";
 import { FairQueue } from "../util/fair-queue.js";
-import { type WaitingRequest, waitInTurn } from "./acquire.js";
-import { BaseLimiter, type BaseOptions } from "./base.js";
+import { acquire, type WaitingRequest } from "./acquire.js";
+import { BaseLimiter, type BaseOptions, Kept } from "./base.js";
 import { CachedMode } from "./cached-mode.js";
 import { DenialCache } from "./denial-cache.js";
 import { timeLeft, unlessAway, WarmingRequest, warmingOf } from "./warming.js";
@@ -89,10 +89,9 @@ export class Limiter extends BaseLimiter {
     this.warming = warmingOf(options, this.quota, maxKeys);
     this.windows = new LocalWindows(maxKeys);
     this.denials = new DenialCache(maxKeys);
-    const { clientState, denials } = this;
-    clientState?.join(denials, denials);
-    this.cached =
-      clientState && mode === "cached" ? new CachedMode(clientState, denials, module, maxUntrackedAge) : null;
+    const { core, denials } = this;
+    core?.join(denials, denials);
+    this.cached = core && mode === "cached" ? new CachedMode(core, denials, module, maxUntrackedAge) : null;
   }
 
   /**
@@ -144,7 +143,7 @@ export class Limiter extends BaseLimiter {
     const known = this.known(name, demand, block);
     if (known) return known;
     const here: LocalDecider = (asked, now) => this.windows.entry(name).allow(asked, now, block);
-    if (!this.clientState) return this.here("local", demand, here);
+    if (!this.core) return this.here("local", demand, here);
     return this.allowAtServer(name, demand, block, options, isAgain ? null : here);
   }
 
@@ -156,13 +155,14 @@ export class Limiter extends BaseLimiter {
     here: LocalDecider | null,
   ): Promise<Decision> {
     const before = this.cached?.snapshot(name);
+    const kept = new Kept();
     try {
-      const reply = replyOf(await this.ask({ name: "ALLOW", key: name, demand, block }, options));
+      const reply = replyOf(await this.ask({ name: "ALLOW", key: name, demand, block }, options, kept));
       if (before && reply[0] === 0) this.cached?.denied(name, demand, reply, before, block);
       return this.counted(this.decision(reply, "server"));
     } catch (error) {
       if (!here) throw error;
-      return this.failed(error, demand, here);
+      return this.failed(error, demand, here, kept);
     }
   }
 
@@ -175,7 +175,7 @@ export class Limiter extends BaseLimiter {
 
   private async peekAt(name: string, demand: Demand, options: WaitOptions): Promise<Decision> {
     const here: LocalDecider = (asked, now) => this.windows.entry(name).peek(asked, now);
-    if (!this.clientState) return this.here("local", demand, here);
+    if (!this.core) return this.here("local", demand, here);
     try {
       const reply = replyOf(await this.ask({ name: "PEEK", key: name, demand }, options));
       return this.counted(this.decision(reply, "server"));
@@ -197,24 +197,24 @@ export class Limiter extends BaseLimiter {
     const keep = flag(options.keep ?? false, "keep");
     const here: LocalDecider = (asked, now) =>
       this.windows.entry(name).record(asked, now, age > 0 ? Math.max(0, now - age) : undefined, block);
-    const { clientState } = this;
-    if (!clientState) return request.heard(this.here("local", demand, here), false);
+    const { core } = this;
+    if (!core) return request.heard(this.here("local", demand, here), false);
     const command: CommandNamed<"RECORD"> = { name: "RECORD", key: name, demand, age, block };
     const since = performance.now() - age;
     const until = since + demand.window + demand.resolution;
     const { timeout, module } = this.settings;
-    const record = { command, since, until, timeout, module, lost: () => void this.counts.lost++ };
+    const record = { command, since, until, timeout, module, lost: () => void this.statistics.lost++ };
     let isComing = false;
     const late = (reply: Promise<unknown>) => {
       isComing = true;
-      if (keep) reply.catch(() => clientState.retryQueue.keep(record, true));
+      if (keep) core.retryQueue.expect(record, reply);
     };
     try {
-      const reply = replyOf(await clientState.ask(command, { timeout, module, late }));
+      const reply = replyOf(await core.ask(command, { timeout, module, late }));
       return request.heard(this.counted(this.decision(reply, "server")), false);
     } catch (error) {
       if (!(error instanceof UnavailableError && keep)) throw error;
-      if (!isComing) clientState.retryQueue.keep(record, !(error instanceof NotAskedError));
+      if (!isComing) core.retryQueue.keep(record, !(error instanceof NotAskedError));
       const [granted, limit] = here(demand, this.now());
       return this.counted(this.decision([granted, limit], "failure"));
     }
@@ -226,7 +226,7 @@ export class Limiter extends BaseLimiter {
     const { age } = requested(options, REFUNDED);
     integer(units, "units", 1);
     const ms = age === undefined ? undefined : milliseconds(age, "age", 0);
-    if (!this.clientState) return this.windows.find(name)?.refund(units, this.now(), ms) ?? 0;
+    if (!this.core) return this.windows.find(name)?.refund(units, this.now(), ms) ?? 0;
     const dated = ms === undefined ? undefined : { age: ms };
     return Number(await this.change({ name: "REFUND", key: name, units, dated }));
   }
@@ -240,7 +240,7 @@ export class Limiter extends BaseLimiter {
     const ms = milliseconds(duration, "duration");
     const { unlessBlocked = false } = requested(options, BLOCKED);
     flag(unlessBlocked, "unlessBlocked");
-    if (!this.clientState) {
+    if (!this.core) {
       const now = this.now();
       return this.windows.entry(name).block(ms, now, unlessBlocked) - now + this.date();
     }
@@ -250,7 +250,7 @@ export class Limiter extends BaseLimiter {
   /** Lift a block; whether there was one. */
   async unblock(key: string): Promise<boolean> {
     const name = this.name(key);
-    if (!this.clientState) return this.windows.find(name)?.unblock(this.now()) ?? false;
+    if (!this.core) return this.windows.find(name)?.unblock(this.now()) ?? false;
     return Number(await this.change({ name: "UNBLOCK", key: name })) === 1;
   }
 
@@ -272,25 +272,24 @@ export class Limiter extends BaseLimiter {
     const deadline = performance.now() + milliseconds(timeout, "timeout", 0);
     const { signal } = options;
     const left = () => Math.max(0, deadline - performance.now());
-    const { clientState, settings } = this;
+    const { core, settings } = this;
+    let kept = new Kept();
     const request: WaitingRequest = {
-      ...{ name, demand, clientState, settings, signal, left },
-      ask: (command) => this.ask(command, { signal }),
+      ...{ name, demand, core, settings, signal, left },
+      ask: (command) => {
+        kept = new Kept();
+        return this.ask(command, { signal }, kept);
+      },
       allow: () => this.allow(key, { cost: demand.cost, signal }),
-      decided: (reply) => this.counted(this.decision(reply, "server")),
+      decided: (reply) => this.decision(reply, "server"),
+      counted: (decision) => this.counted(decision),
       grantsWithout: () => {
         const look = (asked: Demand) => this.windows.entry(name).peek(asked, this.now());
         return this.decisionHere("failure", demand, look).granted > 0;
       },
-      failed: (error) => this.failed(error, demand, (asked, at) => this.windows.entry(name).allow(asked, at)),
+      failed: (error) => this.failed(error, demand, (asked, at) => this.windows.entry(name).allow(asked, at), kept),
     };
-    return this.queue.take(
-      name,
-      left(),
-      signal,
-      () => waitInTurn(request),
-      async () => this.late(await this.peek(key, options)),
-    );
+    return acquire(this.queue, request);
   }
 
   /**
@@ -299,7 +298,7 @@ export class Limiter extends BaseLimiter {
    */
   override async close(): Promise<void> {
     this.denials.forgetAll();
-    await this.clientState?.leave(this.denials, this.denials);
+    await this.core?.leave(this.denials, this.denials);
   }
 
   /** @internal */
@@ -342,18 +341,15 @@ export class Limiter extends BaseLimiter {
   }
 
   /** The decision after the server failed; other errors are thrown. */
-  private failed(error: unknown, demand: Demand, decide: LocalDecider): Decision {
+  private failed(error: unknown, demand: Demand, decide: LocalDecider, kept?: Kept): Decision {
     if (!(error instanceof UnavailableError) || this.settings.onFailure === "error") throw error;
-    return this.here("failure", demand, decide);
+    const decision = this.here("failure", demand, decide);
+    if (kept) kept.units = [decision.granted];
+    return decision;
   }
 
   /** Decide in this process, and count the decision. */
   private here(by: "local" | "failure", demand: Demand, decide: LocalDecider): Decision {
     return this.counted(this.decisionHere(by, demand, (asked) => decide(asked, this.now())));
-  }
-
-  /** A denial, because its turn did not come in time. */
-  private late({ limit, remaining, retryAfter, resetAfter, source }: Decision): Decision {
-    return this.decision([0, limit, remaining, retryAfter, resetAfter], source);
   }
 }

@@ -5,7 +5,7 @@ import { RefusedError, UnavailableError } from "../core/errors.js";
 import { hasTag } from "../core/keys.js";
 import type { Settings } from "../core/options.js";
 import type { Clause, Command } from "../protocol/commands.js";
-import type { ClientState } from "../transport/client-state.js";
+import type { Core } from "../transport/core.js";
 import { RETRIES, type RenewedHold } from "../transport/hold-renewer.js";
 import { instant, passed } from "../util/suspend-clock.js";
 import { inTime } from "../util/timeout.js";
@@ -61,7 +61,7 @@ export class Settlement {
 
   constructor(
     /** Null where this process has decided. */
-    private readonly clientState: ClientState | null,
+    private readonly core: Core | null,
     private readonly members: readonly Member[],
     private readonly reservation: Reservation | null,
     private readonly settings: Asking,
@@ -71,15 +71,15 @@ export class Settlement {
 
   /** Renew the reservation for as long as `owner`, who may settle it, lives. */
   keepFor(owner: object, since: ReturnType<typeof instant>): void {
-    const { clientState, reservation } = this;
-    if (!clientState || !reservation) return;
-    clientState.renewer.add(reservation, since);
-    abandoned.register(owner, () => clientState.renewer.remove(reservation), this);
+    const { core, reservation } = this;
+    if (!core || !reservation) return;
+    core.renewer.add(reservation, since);
+    abandoned.register(owner, () => core.renewer.remove(reservation), this);
   }
 
   async settle(used: readonly number[]): Promise<readonly number[] | null> {
-    const { clientState, reservation } = this;
-    if (clientState && reservation) return this.settleReserved(clientState, reservation, used);
+    const { core, reservation } = this;
+    if (core && reservation) return this.settleReserved(core, reservation, used);
     const changes = await this.correct(used.map((units, at) => units - this.cost(at)));
     await Promise.all(this.holds.map((hold) => hold.release()));
     return changes;
@@ -91,7 +91,7 @@ export class Settlement {
       () => {},
       (error) => process.emitWarning(`a settlement failed: ${error}`, { code: "SWLIMIT_UNSETTLED" }),
     );
-    this.clientState?.keep(done);
+    this.core?.keep(done);
     return done;
   }
 
@@ -105,7 +105,7 @@ export class Settlement {
   }
 
   private async settleReserved(
-    clientState: ClientState,
+    core: Core,
     reservation: Reservation,
     used: readonly number[],
   ): Promise<readonly number[] | null> {
@@ -116,7 +116,7 @@ export class Settlement {
     abandoned.unregister(this);
     let isDone = false;
     try {
-      const { reply, isFirst } = await this.answer(clientState, { name: "SETTLE", key, id, reserved }, reservation);
+      const { reply, isFirst } = await this.answer(core, { name: "SETTLE", key, id, reserved }, reservation);
       const [done, ...changes] = reply.map(Number);
       isDone = done === 1;
       if (isDone) return changes.filter((_, at) => units.has(members[at] as Member));
@@ -124,22 +124,22 @@ export class Settlement {
       if (isFirst) await this.correct(used.map((units, at) => Math.max(0, units - this.cost(at))));
       return null;
     } finally {
-      clientState.renewer.remove(reservation);
+      core.renewer.remove(reservation);
       // A settlement has ended the places, too.
       for (const hold of holds) {
         if (isDone) hold.end();
         else void hold.release();
       }
       for (const { key } of reserved) {
-        clientState.holdQueue.released(key);
-        clientState.forget(key);
+        core.holdQueue.released(key);
+        core.forget(key);
       }
     }
   }
 
   /** The server's answer to a settlement, which is sent again until it comes, as long as the reservation is live. */
   private async answer(
-    clientState: ClientState,
+    core: Core,
     command: Command,
     reservation: Reservation,
   ): Promise<{ reply: unknown[]; isFirst: boolean }> {
@@ -148,7 +148,7 @@ export class Settlement {
       let refused: RefusedError | undefined;
       const answer = new Promise<unknown>((resolve) => {
         const late = (reply: Promise<unknown>) => void reply.then(resolve, () => {});
-        clientState.ask(command, { timeout, module, always: true, late }).then(resolve, (error) => {
+        core.ask(command, { timeout, module, always: true, late }).then(resolve, (error) => {
           if (!(error instanceof RefusedError)) return;
           refused = error;
           resolve(null);
@@ -158,8 +158,8 @@ export class Settlement {
         if (refused) throw refused;
         return { reply: (await answer) as unknown[], isFirst };
       }
-      if (!clientState.renewer.isLive(reservation)) {
-        throw new UnavailableError("the settlement was not answered while the reservation lasted");
+      if (!core.renewer.isLive(reservation)) {
+        throw new UnavailableError("the settlement was not answered while the reservation lasted", "no_answer");
       }
     }
   }
@@ -168,7 +168,7 @@ export class Settlement {
   private correct(more: readonly number[]): Promise<number[]> {
     const age = Math.ceil(passed(this.since)) + this.settings.timeout;
     const correct = (other: Member, units: number) =>
-      this.clientState ? other.correct(units, age) : other.correctHere(units);
+      this.core ? other.correct(units, age) : other.correctHere(units);
     return Promise.all(this.others.map((other, at) => (more[at] ? correct(other, more[at]) : 0)));
   }
 

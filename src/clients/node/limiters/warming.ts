@@ -12,7 +12,7 @@ import { type Command, replyOf } from "../protocol/commands.js";
 /** What this needs of a limiter. */
 interface WarmingLimiter {
   readonly warming: WarmingKeys | null;
-  readonly clientState: object | null;
+  readonly core: object | null;
   now(): number;
   ask(command: Command, options: WaitOptions): Promise<unknown>;
   decision(reply: KnownReply, source: Source): Decision;
@@ -69,7 +69,7 @@ export class WarmingRequest {
       const look = { ...whole, cost: 1, partial: false };
       let remaining: number | undefined;
       try {
-        [, , remaining] = limiter.clientState
+        [, , remaining] = limiter.core
           ? replyOf(await limiter.ask({ name: "PEEK", key: name, demand: look }, options))
           : limiter.window(name).peek(look, limiter.now());
       } catch (error) {

@@ -1,6 +1,7 @@
 /** The commands: typed, as the words that the module reads, and how each is undone when nobody waits for its reply. */
 
-import { RefusedError } from "../core/errors.js";
+import { UnavailableError } from "../core/errors.js";
+import { quoted } from "../core/reasons.js";
 import type { Demand, Reply } from "../core/window.js";
 
 /** A key, and what is demanded of its window. */
@@ -89,6 +90,13 @@ export function keysOf(command: Command): string[] {
 /** Whether a command only reads. */
 export function isRead({ name }: Command): boolean {
   return name === "PEEK" || name === "INFO" || name === "HOLDERS";
+}
+
+const DECIDING = new Set<AnyCommand["name"]>(["ALLOW", "PEEK", "ACQUIRE", "MALLOW", "BUDGET", "HOLD", "ADMIT"]);
+
+/** Whether `onFailure` decides where the server does not. */
+export function decides({ name }: AnyCommand): boolean {
+  return DECIDING.has(name);
 }
 
 const FIRST = new Set<Command["name"]>(["ALLOW", "PEEK", "RECORD", "REFUND", "INFO", "MALLOW"]);
@@ -197,9 +205,9 @@ function dateOf(dated: Dated): string[] {
 export interface Undo {
   /**
    * The commands to send after the reply, or the error; null: none came. `since`: an instant of the server's clock not
-   * after the grant, where it is known.
+   * after the grant, where it is known. `kept`: the units that the caller keeps of each limit, in order.
    */
-  after(reply: unknown, since: number | null): Command[];
+  after(reply: unknown, since: number | null, kept?: readonly number[]): Command[];
   /** Send them until they are answered, for at most so many ms; 0: once. Then also without a reply. */
   readonly repeatFor: number;
 }
@@ -238,11 +246,12 @@ function ends(command: Command, ttl: number): Undo {
 
 /** What is granted of each limit goes back, where an instant before the grant is known. */
 function refunds(granted: (reply: unknown) => readonly (readonly [Clause, unknown])[]): Undo {
-  const after: Undo["after"] = (reply, since) => {
+  const after: Undo["after"] = (reply, since, kept = []) => {
     if (!Array.isArray(reply) || since === null) return [];
-    return granted(reply).flatMap(([{ kind, key }, part]): Command[] => {
-      const [units, , , , resetAfter] = replyOf(part);
-      if (units === 0) return [];
+    return granted(reply).flatMap(([{ kind, key }, part], at): Command[] => {
+      const [found, , , , resetAfter] = replyOf(part);
+      const units = found - (kept[at] ?? 0);
+      if (units <= 0) return [];
       // A budget's period began with its first unit, perhaps after `since`. Its instant is surely before the period's end.
       return [{ name: "REFUND", key, units, dated: { since: kind === "RATE" ? since : since + resetAfter - 1 } }];
     });
@@ -264,27 +273,72 @@ export function instantOf(time: unknown): number {
   return seconds * 1000 + Math.floor(micros / 1000);
 }
 
-/** A reply of five integers, which some clients give as texts. */
+/** A reply of five integers. */
 export function replyOf(reply: unknown): Reply {
-  if (!Array.isArray(reply) || reply.length !== 5) throw unexpected(reply);
-  return (typeof reply[0] === "number" ? reply : reply.map(Number)) as Reply;
+  return integersOf(reply, 5) as Reply;
 }
 
 /** HOLD's reply: granted, limit, remaining, retry_after, expires_after, token. */
 export type HoldReply = [number, number, number, number, number, number];
 
 export function holdReplyOf(reply: unknown): HoldReply {
-  if (!Array.isArray(reply) || reply.length !== 6) throw unexpected(reply);
-  return reply.map(Number) as HoldReply;
+  return integersOf(reply, 6) as HoldReply;
 }
 
 /** The reply to a command that decides several limits: whether all have granted, and the reply of each. */
 export function repliesOf(reply: unknown): [granted: boolean, ...replies: unknown[]] {
   if (!Array.isArray(reply)) throw unexpected(reply);
   const [granted, ...replies] = reply as unknown[];
-  return [Number(granted) === 1, ...replies];
+  return [integerOf(granted) === 1, ...replies];
 }
 
-function unexpected(reply: unknown): RefusedError {
-  return new RefusedError(`unexpected reply: ${JSON.stringify(reply)}`);
+/** Check what a command is answered with, as far as decisions depend on it. */
+export function checkReply(command: AnyCommand, reply: unknown): void {
+  if (command.name === null) return;
+  const check = CHECKS[command.name];
+  if (check) check(reply, command as never);
+}
+
+const CHECKS: { readonly [Name in Command["name"]]?: (reply: unknown, command: CommandNamed<Name>) => void } = {
+  ...{ ALLOW: replyOf, PEEK: replyOf, RECORD: replyOf, ACQUIRE: replyOf, BUDGET: replyOf },
+  ...{ REFUND: integerOf, BLOCK: integerOf, UNBLOCK: integerOf, RELEASE: integerOf },
+  HOLD: holdReplyOf,
+  RENEW: (reply, { ids }) => void integersOf(reply, ids.length),
+  MALLOW: (reply, { rates }) =>
+    each(
+      reply,
+      rates.map(() => 5),
+    ),
+  ADMIT: (reply, { clauses }) =>
+    each(
+      reply,
+      clauses.map(({ kind }) => (kind === "HOLD" ? 6 : 5)),
+    ),
+};
+
+function each(reply: unknown, lengths: readonly number[]): void {
+  const [, ...replies] = repliesOf(reply);
+  if (replies.length !== lengths.length) throw unexpected(reply);
+  for (const [at, length] of lengths.entries()) integersOf(replies[at], length);
+}
+
+/** Integers, which some servers and clients give as texts or as doubles. */
+function integersOf(reply: unknown, length: number): number[] {
+  if (!Array.isArray(reply) || reply.length !== length) throw unexpected(reply);
+  if (reply.every(Number.isInteger)) return reply;
+  return reply.map((one) => integerOf(one, reply));
+}
+
+function integerOf(one: unknown, whole: unknown = one): number {
+  const number = typeof one === "string" && /^-?[0-9]+(\.0+)?$/.test(one) ? Number(one) : one;
+  if (typeof number === "bigint") return Number(number);
+  if (!Number.isInteger(number)) throw unexpected(whole);
+  return number as number;
+}
+
+function unexpected(reply: unknown): UnavailableError {
+  const plain = (one: unknown): string =>
+    Array.isArray(one) ? `[${one.slice(0, 50).map(plain).join(", ")}]` : String(one);
+  const text = plain(reply);
+  return new UnavailableError(`unexpected reply: ${quoted(text)}`, "bad_reply");
 }

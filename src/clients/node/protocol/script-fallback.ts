@@ -10,6 +10,7 @@ import { createHash } from "node:crypto";
 import { classify, ModuleMissingError, NeedsModuleError, RefusedError } from "../core/errors.js";
 import type { ModuleUse } from "../core/options.js";
 import type { Demand } from "../core/window.js";
+import { BoundedMap } from "../util/bounded-map.js";
 import {
   type AnyCommand,
   argumentsOf,
@@ -64,25 +65,74 @@ const says = (error: unknown, text: RegExp) => error instanceof Error && text.te
 /** Whether a server lacks the command to which it replied with this error. */
 export const isUnknown = (error: unknown) => says(error, UNKNOWN);
 
+/** The module is looked for, and a script by its hash, once in so many ms, up to a half earlier or later. */
+export const LOOK = 60_000;
+
+/** Of so many keys it is known that the script's text was sent for them. */
+const MAX_TEXTS = 1000;
+
+/** What the health of a server learns. */
+interface ScriptHealth {
+  tookOver(key: string): void;
+  losesScripts(): void;
+}
+
+const nextLook = () => performance.now() + LOOK * (0.5 + Math.random());
+
+/** What the connections to one server share: which texts it was sent, and when the module is looked for. */
+export class ServerScripts {
+  /** The texts that are under way: one at a time. */
+  readonly loading = new Map<Script, Promise<unknown>>();
+  private readonly texts = new BoundedMap<true>(MAX_TEXTS);
+  /** Until then each request carries the text. */
+  private textsUntil: number | null = null;
+  private looked: number | null = null;
+
+  constructor(readonly health: ScriptHealth) {}
+
+  /** Whether each request carries the text: the server has lost one that it had executed. */
+  get isForgetful(): boolean {
+    return this.textsUntil !== null && performance.now() < this.textsUntil;
+  }
+
+  /** The text is sent for this key. */
+  sendsText(key: string): void {
+    if (this.texts.has(key)) {
+      this.textsUntil = nextLook();
+      this.health.losesScripts();
+    }
+    this.texts.set(key, true);
+  }
+
+  /** The server has executed a script by its hash. */
+  knows(): void {
+    this.textsUntil = null;
+  }
+
+  /** Whether to ask in the module's words now, while the script decides. */
+  looksForModule(): boolean {
+    this.looked ??= nextLook();
+    if (performance.now() < this.looked) return false;
+    this.looked = nextLook();
+    return true;
+  }
+}
+
 export class Dialect {
   /** What decides; null until that is known. */
   backend: "module" | "script" | null = null;
   private readOnly = "EVALSHA_RO";
   /** The script may not call TIME, so this machine's clock decides. */
   private usesOwnClock = false;
-  private readonly loading = new Map<Script, Promise<unknown>>();
   private isLoaded = false;
   /** The module lacks commands that newer ones have. */
   private isOld = false;
 
-  /**
-   * `takesBytes`: whether words and replies may be bytes, which cost the script less; `tookOver` is called with each key
-   * of the script that the module has now.
-   */
+  /** `takesBytes`: whether words and replies may be bytes, which cost the script less. */
   constructor(
     private readonly send: Send,
     private readonly takesBytes: boolean,
-    private readonly tookOver: (key: string) => void,
+    private readonly scripts: ServerScripts,
   ) {}
 
   ask(command: AnyCommand, use: ModuleUse): Promise<unknown> {
@@ -113,7 +163,8 @@ export class Dialect {
 
   private async find(command: Command, use: ModuleUse): Promise<unknown> {
     for (let round = 1; ; round++) {
-      const byScript = isScripted(command) && (use === "never" || this.backend === "script");
+      const isScript = use === "never" || (this.backend === "script" && !this.scripts.looksForModule());
+      const byScript = isScript && isScripted(command);
       if (use === "never" && !byScript) throw new NeedsModuleError(fullName(command));
       try {
         if (byScript) return await this.askScript(command, use);
@@ -174,7 +225,7 @@ export class Dialect {
       const reply = await this.run(TAKING_OVER, ["EVALSHA", TAKING_OVER.sha, "1", key], key);
       if (Number(reply) !== 1) continue;
       isMoved = true;
-      this.tookOver(key);
+      this.scripts.health.tookOver(key);
     }
     const again = this.send(wordsOf(command), keyOf(command));
     // Such a key may have been emptied meanwhile, and made again by a client of the script.
@@ -187,7 +238,7 @@ export class Dialect {
     const at = this.usesOwnClock && command.name !== "INFO" ? Date.now() : null;
     const words = scriptCall(command, this.readOnly, this.takesBytes, at);
     try {
-      const isKnown = use === "auto" && this.isLoaded;
+      const isKnown = use === "auto" && this.isLoaded && !this.scripts.isForgetful;
       const reply = await (isKnown ? this.send(words, key) : this.run(DECIDING, words, key));
       this.backend ??= "script";
       this.isLoaded = true;
@@ -202,24 +253,29 @@ export class Dialect {
     }
   }
 
-  /** The reply to a call of a script, which is loaded where the server lacks it. */
-  private run(script: Script, words: Word[], key: string): Promise<unknown> {
-    const orElse = (send: () => Promise<unknown>) => (error: unknown) => {
-      if (!says(error, NO_SCRIPT)) throw error;
-      return send();
-    };
-    return this.send(words, key)
-      .catch(orElse(() => this.load(script, key).then(() => this.send(words, key))))
-      .catch(orElse(() => this.send(withText(words, script), key)));
-  }
-
-  private load(script: Script, key: string): Promise<unknown> {
-    let loading = this.loading.get(script);
-    if (!loading) {
-      loading = this.send(["SCRIPT", "LOAD", script.text], key).finally(() => this.loading.delete(script));
-      this.loading.set(script, loading);
+  /** The reply to a call of a script. Where the server lacks the script, one request at a time carries its text. */
+  private async run(script: Script, words: Word[], key: string): Promise<unknown> {
+    const { scripts } = this;
+    while (!scripts.isForgetful) {
+      try {
+        const reply = await this.send(words, key);
+        scripts.knows();
+        return reply;
+      } catch (error) {
+        if (!says(error, NO_SCRIPT)) throw error;
+      }
+      const loading = scripts.loading.get(script);
+      if (!loading) break;
+      await loading.catch(() => {});
     }
-    return loading;
+    scripts.sendsText(key);
+    const sent = this.send(withText(words, script), key);
+    scripts.loading.set(script, sent);
+    try {
+      return await sent;
+    } finally {
+      if (scripts.loading.get(script) === sent) scripts.loading.delete(script);
+    }
   }
 }
 
@@ -228,10 +284,7 @@ export function isScripted({ name }: Command): boolean {
   return name !== "ACQUIRE";
 }
 
-/**
- * The same call with the script's text. It goes where the key is; a load names no key, and in a cluster that has just
- * changed it may have gone to another node.
- */
+/** The same call with the script's text: it loads where it runs. */
 function withText([call, , ...words]: Word[], { text }: Script): Word[] {
   return [(call as string).replace("SHA", ""), text, ...words];
 }
@@ -251,6 +304,7 @@ export const isPacked = (words: Word[]): boolean => words.at(-1) instanceof Buff
 /** The module's reply, where the script has packed it into bytes. */
 function unpacked(reply: unknown, command: Command): unknown {
   if (!(reply instanceof Buffer)) return reply;
+  if (reply.length < 24) return reply.toString("latin1");
   const { limit } = (command as CommandNamed<"ALLOW" | "PEEK">).demand;
   const [first, second, resetAfter] = [0, 8, 16].map((at) => reply.readDoubleLE(at)) as [number, number, number];
   return first > 0 ? [first, limit, second, 0, resetAfter] : [0, limit, Math.abs(first), second, resetAfter];
@@ -262,20 +316,33 @@ const FLAGS: { readonly [option in Exclude<keyof Demand, "limit" | "window" | "r
   strict: 4,
 };
 
-/** ALLOW or PEEK as one word, which the server reads faster than several; null where that is impossible. */
+/** Beside the flags of its demands: a MALLOW, all or nothing. */
+const ALL = 8;
+
+/**
+ * ALLOW, PEEK, or MALLOW of several keys as one word, which the server reads faster than several; null where that is
+ * impossible.
+ */
 function pack(command: Command, instant: number | null): Buffer | null {
-  if (command.name !== "ALLOW" && command.name !== "PEEK") return null;
+  if (command.name !== "ALLOW" && command.name !== "PEEK" && command.name !== "MALLOW") return null;
   if (command.name === "ALLOW" && command.block > 0) return null;
-  const { limit, window, resolution, cost, partial, strict } = command.demand;
-  const subintervals = window / resolution;
-  if (subintervals > SCRIPT_SUBINTERVALS) return null;
-  const packed = Buffer.allocUnsafe(instant === null ? 33 : 41);
-  packed[0] = (command.name === "ALLOW" ? 1 : 0) + (partial ? FLAGS.partial : 0) + (strict ? FLAGS.strict : 0);
-  writeInteger(packed, limit, 1);
-  writeInteger(packed, resolution, 9);
-  writeInteger(packed, subintervals, 17);
-  writeInteger(packed, cost, 25);
-  if (instant !== null) writeInteger(packed, instant, 33);
+  const demands = command.name === "MALLOW" ? command.rates.map(({ demand }) => demand) : [command.demand];
+  if (command.name === "MALLOW" && demands.length < 2) return null;
+  const numbers = demands.flatMap(({ limit, window, resolution, cost }) => [
+    limit,
+    resolution,
+    window / resolution,
+    cost,
+  ]);
+  if (demands.some(({ window, resolution }) => window / resolution > SCRIPT_SUBINTERVALS)) return null;
+  if (instant !== null) numbers.push(instant);
+  const { partial, strict } = demands[0] as Demand;
+  const packed = Buffer.allocUnsafe(1 + 8 * numbers.length);
+  packed[0] = (command.name === "PEEK" ? 0 : 1) + (strict ? FLAGS.strict : 0);
+  packed[0] += command.name === "MALLOW" ? ALL : partial ? FLAGS.partial : 0;
+  numbers.forEach((number, place) => {
+    writeInteger(packed, number, 1 + 8 * place);
+  });
   return packed;
 }
 

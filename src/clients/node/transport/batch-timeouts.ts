@@ -1,5 +1,7 @@
 /** Timeouts of replies: one timer for all commands with the same timeout. */
 
+const resolved = Promise.resolve();
+
 export interface PendingReply {
   /** Whether a reply, or an error, has come. */
   readonly isOver: boolean;
@@ -10,10 +12,14 @@ export interface PendingReply {
 /** After the timeout, the event loop runs so many more rounds to receive replies that are already there. */
 export const LOOP_TURNS = 3;
 
-const resolved = Promise.resolve();
+/** Call `work` when the event loop has received what is there already. */
+export function afterLoopTurns(work: () => void, turns = LOOP_TURNS): void {
+  if (turns === 0) work();
+  else setImmediate(afterLoopTurns, work, turns - 1);
+}
 
 /** Commands that are written together. */
-class Batch {
+export class Batch {
   readonly replies: PendingReply[] = [];
   /** The number of replies that are still pending. */
   pending = 0;
@@ -55,20 +61,23 @@ class Queue {
     const batch = this.unwritten as Batch;
     this.unwritten = null;
     if (batch.pending === 0) return;
-    batch.due = performance.now() + this.timeout;
-    this.written.push(batch);
-    if (!this.timer) this.timer = this.set(this.timeout);
-    else if (this.written.length === 1) this.timer.ref();
+    setImmediate(() => {
+      if (batch.pending === 0) return;
+      batch.due = performance.now() + this.timeout;
+      this.written.push(batch);
+      if (!this.timer) this.timer = this.set(this.timeout);
+      else if (this.written.length === 1) this.timer.ref();
+    });
   }
 
   private set(ms: number): NodeJS.Timeout {
-    return setTimeout(() => this.wait(performance.now(), LOOP_TURNS), Math.max(0, ms));
-  }
-
-  /** A stalled event loop may only now write commands and read replies: those replies still count. */
-  private wait(instant: number, rounds: number): void {
-    if (rounds === 0) this.end(instant);
-    else setImmediate(() => this.wait(instant, rounds - 1));
+    return setTimeout(
+      () => {
+        const instant = performance.now();
+        afterLoopTurns(() => this.end(instant));
+      },
+      Math.max(0, ms),
+    );
   }
 
   /** End the batches that were due at an instant; the event loop may have stalled again since. */

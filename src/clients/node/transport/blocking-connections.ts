@@ -43,6 +43,9 @@ const RETRIED = /^UNBLOCKED |too many clients are waiting|^WRONGTYPE /;
 export class BlockingConnections {
   private readonly idle: IdleConnection[] = [];
   private readonly waiting = new Set<AbortController>();
+  /** Connections on which the server still has to end a wait. */
+  private readonly ending = new Set<Promise<IdleConnection>>();
+
   constructor(private readonly transport: Transport) {}
 
   /** The reply to a command that waits. Null when no connection is free, or the wait ended early: ask again soon. */
@@ -70,22 +73,33 @@ export class BlockingConnections {
       // Closed even if it opens only later. The server gives back what it grants on a closed connection.
       const closed = ended.catch(() => {}).then(() => opening.then(close, () => {}));
       if (wait.signal?.aborted) throw wait.signal.reason;
-      if (closing.signal.aborted) await closed;
+      if (closing.signal.aborted) this.end(closed, opening);
       return this.ended(classify(cause));
     } finally {
       this.waiting.delete(closing);
     }
   }
 
-  /** Whether any request waits. */
+  /** Whether any request waits, or the server still has to end its wait. */
   get isUsed(): boolean {
-    return this.waiting.size > 0;
+    return this.waiting.size > 0 || this.ending.size > 0;
   }
 
-  /** End all waits, and close the connections. */
+  /** Close also the connections on which a wait still has to end. */
+  hangUp(): void {
+    this.close();
+    for (const connection of this.ending) connection.then(close, () => {});
+  }
+
+  /** End all waits, and close the idle connections. */
   close(): void {
     for (const closing of this.waiting) closing.abort();
     for (const idle of this.idle.splice(0)) close(idle);
+  }
+
+  private end(closed: Promise<void>, connection: Promise<IdleConnection>): void {
+    this.ending.add(connection);
+    void closed.finally(() => this.ending.delete(connection));
   }
 
   /** Null where the request is sent again, else an error. */
@@ -98,7 +112,7 @@ export class BlockingConnections {
   /** A connection to the node of a key: an idle one, or a new one. */
   private async connection(key: string, maxWaiting: number): Promise<IdleConnection> {
     const { node, open } = this.transport;
-    if (!node || !open) throw new UnavailableError("this client opens no connections");
+    if (!node || !open) throw new UnavailableError("this client opens no connections", "other");
     const at = node(key);
     for (const dead of this.idle.filter(({ connection }) => !connection.isOpen)) this.remove(dead);
     const idle = this.idle.find((one) => one.node === at);

@@ -7,7 +7,7 @@
 
 import type { ModuleUse } from "../core/options.js";
 import { type AnyCommand, type CommandNamed, serverCommand } from "../protocol/commands.js";
-import { Dialect } from "../protocol/script-fallback.js";
+import type { Dialect, Send } from "../protocol/script-fallback.js";
 import { within } from "../util/timeout.js";
 import type { ServerHealth } from "./server-health.js";
 import type { Connection, InvalidationListener } from "./transport.js";
@@ -40,7 +40,7 @@ export class InvalidationConnection implements InvalidationListener {
     private readonly connect: (listener: InvalidationListener) => Promise<Connection>,
     private readonly caches: ReadonlySet<KeyCache>,
     private readonly health: ServerHealth,
-    private readonly takesBytes: boolean,
+    private readonly speaking: (send: Send) => Dialect,
     private readonly isKnown: () => boolean,
   ) {}
 
@@ -130,8 +130,7 @@ export class InvalidationConnection implements InvalidationListener {
       connection.hold(false);
       const opened = connection;
       this.connection = opened;
-      const tookOver = (key: string) => this.health.tookOver(key);
-      this.dialect = new Dialect((words) => opened.send(words), this.takesBytes, tookOver);
+      this.dialect = this.speaking((words) => opened.send(words));
       this.received = performance.now();
       this.listen();
     } catch (error) {

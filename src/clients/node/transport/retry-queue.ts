@@ -28,6 +28,8 @@ interface Item {
 
 export class RetryQueue {
   private readonly kept: Item[] = [];
+  /** What was sent, and has no reply yet although its time is up. */
+  private readonly coming = new Set<Item>();
   private sending: Promise<void> | null = null;
 
   constructor(
@@ -42,9 +44,19 @@ export class RetryQueue {
     if (!this.isUnavailable(record.command.key)) void this.send();
   }
 
-  /** Whether nothing is kept or being sent. */
+  /** A record's reply is late. If an error comes instead, it is kept. */
+  expect(record: KeptRecord, reply: Promise<unknown>, isInDoubt = false): void {
+    const item = { record, isInDoubt };
+    this.coming.add(item);
+    reply.then(
+      () => this.coming.delete(item),
+      () => this.coming.delete(item) && this.keepAgain(item),
+    );
+  }
+
+  /** Whether nothing is kept, being sent or unanswered. */
   get isEmpty(): boolean {
-    return this.kept.length === 0 && !this.sending;
+    return this.kept.length === 0 && this.coming.size === 0 && !this.sending;
   }
 
   /** Send what is kept, as long as the server answers. */
@@ -55,9 +67,10 @@ export class RetryQueue {
     return this.sending;
   }
 
-  /** Drop what is still kept; how much that is. */
+  /** Drop what is still kept or unanswered; how much that is. */
   giveUp(): { readonly units: number; readonly keys: number } {
-    const lost = this.kept.splice(0).map(({ record }) => record);
+    const lost = [...this.kept.splice(0), ...this.coming].map(({ record }) => record);
+    this.coming.clear();
     for (const record of lost) record.lost();
     const units = lost.reduce((sum, { command }) => sum + command.demand.cost, 0);
     return { units, keys: new Set(lost.map(({ command }) => command.key)).size };
@@ -78,7 +91,7 @@ export class RetryQueue {
     let isComing = false;
     const late = (reply: Promise<unknown>) => {
       isComing = true;
-      reply.catch(() => this.keepAgain(item));
+      this.expect(record, reply, item.isInDoubt);
     };
     try {
       await this.ask({ ...command, age: Math.ceil(now - since) }, { timeout, module, late });

@@ -1,16 +1,21 @@
 /** The state of a server as a limiter sees it, and the messages when it changes. */
 
 import diagnostics from "node:diagnostics_channel";
+import type { UnavailableError } from "../core/errors.js";
+import type { Reason } from "../core/reasons.js";
 import { type AnyCommand, fullName } from "../protocol/commands.js";
 
 /** The state of a server, as far as this process knows. */
 export interface ServerState {
   /** Its host and port, or what the client has instead. */
   readonly address: string;
-  /** "up": it answers in time, or was not asked yet; "slow": its last reply was late; "away": it does not answer. */
-  readonly state: "up" | "slow" | "away";
-  /** Why it is away: one word, the same in every language; else null. */
-  readonly reason: string | null;
+  /**
+   * "up": it answers in time, or was not asked yet; "slow": its round trip is above a limiter's timeout; "unavailable": it
+   * does not answer.
+   */
+  readonly state: "up" | "slow" | "unavailable";
+  /** Why it is not up: one word, the same in every language; else null. */
+  readonly reason: Reason | null;
   /** The text of the server, the system or the client about that; else empty. */
   readonly message: string;
   /** When its state changed last. */
@@ -55,37 +60,26 @@ export function warnOfLoss({ units, keys }: { readonly units: number; readonly k
   });
 }
 
-/** Codes of servers that are reasons themselves. */
-const CODE = /^(READONLY|OOM|LOADING|MASTERDOWN|MISCONF|NOREPLICAS|CLUSTERDOWN|BUSY|FAILOVER)\b/;
-
-/** The reason of a failure, by the text of the server, the system or the client. */
-const REASONS: readonly [RegExp, string][] = [
-  [/^(NOAUTH|WRONGPASS)\b/, "password"],
-  [/ECONNREFUSED|connection refused|ENOENT|no such file/i, "refused"],
-  [/ENOTFOUND|EAI_AGAIN|getaddrinfo/i, "unresolved"],
-  [/certificate|tls|ssl|fatal alert/i, "certificate"],
-  [/password|authentication/i, "password"],
-  [/max number of clients/i, "too_many_clients"],
-  [/unknown command|does not have the module/i, "module_missing"],
-  [/no reply|nothing received|cannot connect|timed? ?out/i, "no_answer"],
-  [/EPIPE|ECONNRESET|reset|closed|disconnect|end of file|connection is|terminated|max retries/i, "disconnected"],
-];
-
-function reasonOf(message: string): string {
-  return CODE.exec(message)?.[1] ?? REASONS.find(([words]) => words.test(message))?.[1] ?? "other";
-}
+/** A slow server is logged again after so many ms. */
+const SLOW_LOG = 60_000;
 
 export class ServerHealth {
   /** Why the server is not asked now; null: it is asked. */
-  unavailable: string | null = null;
-  private slow = false;
+  unavailable: UnavailableError | null = null;
+  /** The round trip and the timeout, in words, where the one is above the other. */
+  private slow: string | null = null;
+  private slowLogged = Number.NEGATIVE_INFINITY;
+  /** The reason that was logged, while the server is unavailable. */
+  private logged: Reason | null = null;
+  private hasLogged = false;
   private since = new Date();
   private roundTrip: number | null = null;
   private readonly lacking = new Set<string>();
   private takenOver = 0;
+  private hasLostScripts = false;
 
   constructor(
-    private readonly address: string,
+    readonly address: string,
     private readonly backend: () => ServerState["backend"],
     private readonly failovers: () => number = () => 0,
   ) {}
@@ -94,9 +88,9 @@ export class ServerHealth {
     const { address, unavailable, slow, since, lacking, roundTrip, takenOver } = this;
     return {
       address,
-      state: unavailable !== null ? "away" : slow ? "slow" : "up",
-      reason: unavailable === null ? null : reasonOf(unavailable),
-      message: unavailable ?? "",
+      state: unavailable ? "unavailable" : slow !== null ? "slow" : "up",
+      reason: unavailable?.reason ?? (slow === null ? null : "slow"),
+      message: unavailable?.message ?? slow ?? "",
       since,
       lacks: [...lacking].sort(),
       roundTrip,
@@ -107,17 +101,51 @@ export class ServerHealth {
   }
 
   /** The server is not asked now, for this reason; null: it is asked again. */
-  setUnavailable(reason: string | null): void {
-    this.unavailable = reason;
+  setUnavailable(error: UnavailableError | null): void {
+    this.unavailable = error;
+    if (error) this.log(error);
+    else this.logReturn();
     this.changed();
   }
 
-  /** A reply came, in time or late, after so many ms. */
-  answered(isSlow: boolean, roundTrip: number): void {
+  /** `onFailure` has decided a request: the first one is logged at once. */
+  decidedWithout(error: UnavailableError): void {
+    if (!this.hasLogged) this.log(error);
+  }
+
+  /** Replies come too late for a limiter with this timeout; that, in words. */
+  setSlow(roundTrip: number, timeout: number): string {
+    const wasSlow = this.slow !== null;
+    this.slow = `the round trip is ${Math.ceil(roundTrip)} ms, and the timeout ${timeout} ms`;
+    const now = performance.now();
+    if (now - this.slowLogged >= SLOW_LOG) {
+      this.slowLogged = now;
+      process.emitWarning(`server ${this.address} is slow: ${this.slow}; on_failure decides`, { code: "SWLIMIT_SLOW" });
+    }
+    if (!wasSlow && !this.unavailable) this.changed();
+    return this.slow;
+  }
+
+  /** Replies come in time again. */
+  setFast(): void {
+    if (this.slow === null) return;
+    this.slow = null;
+    if (!this.unavailable) this.changed();
+  }
+
+  /** A reply came after so many ms. */
+  answered(roundTrip: number, isLate: boolean): void {
     this.roundTrip = roundTrip;
-    if (this.slow === isSlow) return;
-    this.slow = isSlow;
-    if (this.unavailable === null) this.changed();
+    if (this.logged && !isLate && !this.unavailable) this.logReturn();
+  }
+
+  /** The server forgets scripts that it has just executed. Said once. */
+  losesScripts(): void {
+    if (this.hasLostScripts) return;
+    this.hasLostScripts = true;
+    process.emitWarning(`server ${this.address} loses scripts: each request sends the whole script`, {
+      code: "SWLIMIT_NOSCRIPT",
+    });
   }
 
   /** The server has executed a command that it may have refused before. */
@@ -146,6 +174,19 @@ export class ServerHealth {
     if (this.takenOver++ > 0) return;
     const text = `${address}: the module is loaded now; took over key ${JSON.stringify(key)}, which the script wrote`;
     process.emitWarning(text, { code: "SWLIMIT_TAKEOVER" });
+  }
+
+  private log({ reason }: UnavailableError): void {
+    this.hasLogged = true;
+    if (this.logged === reason) return;
+    this.logged = reason;
+    const text = `server ${this.address} is unavailable (${reason}); on_failure decides until it answers`;
+    process.emitWarning(text, { code: "SWLIMIT_UNAVAILABLE" });
+  }
+
+  private logReturn(): void {
+    this.logged = null;
+    process.emitWarning(`server ${this.address} answers again`, { code: "SWLIMIT_AVAILABLE" });
   }
 
   private changed(): void {

@@ -44,6 +44,8 @@ export interface Transport {
   readonly open?: (node: object, listener?: InvalidationListener) => Promise<Connection>;
   /** Whether a command is written at once, or the client is connecting, or busy with other commands. */
   readonly state?: (node: object) => "ready" | "connecting" | "queued";
+  /** Why the caller's client could not connect the last time; undefined when it is connected, or has not tried. */
+  readonly connectError?: (node: object) => unknown;
   /** Whether commands of one turn of the event loop arrive at one server, and in order. */
   readonly isOrdered: boolean;
   /** Whether `open` takes a listener. */

@@ -4,12 +4,20 @@ import { inTime } from "./timeout.js";
 export class FairQueue {
   private readonly last = new Map<string, Promise<void>>();
 
-  /** Do `work` when all earlier requests for the key are done; `giveUp` when that takes longer than `ms`. */
+  /** Whether a request for the key waits here. */
+  isWaitedFor(key: string): boolean {
+    return this.last.has(key);
+  }
+
+  /**
+   * Do `work` when all earlier requests for the key are done, and say whether there were any; `giveUp` when that takes
+   * longer than `ms`.
+   */
   async take<T>(
     key: string,
     ms: number,
     signal: AbortSignal | undefined,
-    work: () => Promise<T>,
+    work: (hasWaited: boolean) => Promise<T>,
     giveUp: () => Promise<T>,
   ): Promise<T> {
     const before = this.last.get(key);
@@ -24,7 +32,7 @@ export class FairQueue {
     });
     try {
       if (before && !(await inTime(before, ms, signal))) return await giveUp();
-      return await work();
+      return await work(before !== undefined);
     } finally {
       over();
     }

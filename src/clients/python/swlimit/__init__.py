@@ -1,6 +1,6 @@
 """Sliding-window rate limiting that a Redis or Valkey server with the module swlimit decides."""
 
-from ._admission_base import Part
+from ._admission_base import Member
 from ._all_of import allow_all
 from ._base import Statistics
 from ._core.calendar import Calendar
@@ -10,7 +10,7 @@ from ._transport.server_health import ServerState
 from .adaptive import Adaptive, Permit
 from .admission import Admission, AsyncAdmission, admit, spending
 from .budget_limiter import AsyncBudgetLimiter, BudgetLimiter
-from .errors import DeniedError, ModuleMissing, ServerAway, SwlimitError
+from .errors import DeniedError, ModuleMissing, RefusedError, SwlimitError, UnavailableError, WrongClientError
 from .hold_limiter import AsyncHold, AsyncHoldLimiter, Hold, HoldLimiter
 from .rate_limiter import AsyncLimiter, Limiter
 from .rate_limits import AsyncLimits, Limits
@@ -18,6 +18,7 @@ from .rules import Rule
 
 __all__ = ["Adaptive", "Admission", "AsyncAdmission", "AsyncBudgetLimiter", "AsyncHold", "AsyncHoldLimiter",
            "AsyncLimiter", "AsyncLimits", "BudgetLimiter", "Calendar", "Decision", "Decisions", "DeniedError", "Hold",
-           "HoldDecision", "HoldLimiter", "Holder", "Limiter", "Limits", "ModuleMissing", "Part", "Permit", "Request",
-           "Rule", "ServerAway", "ServerState", "Statistics", "SwlimitError", "admit", "allow_all", "spending"]
+           "HoldDecision", "HoldLimiter", "Holder", "Limiter", "Limits", "Member", "ModuleMissing", "Permit",
+           "RefusedError", "Request", "Rule", "ServerState", "Statistics", "SwlimitError", "UnavailableError",
+           "WrongClientError", "admit", "allow_all", "spending"]
 __version__ = "0.2.0"

@@ -11,8 +11,8 @@ from ._core.denial_cache import Demand
 from ._protocol.commands import Acquire, Allow, Peek
 from ._protocol.replies import can_wait_again, has_no_queue
 from ._rate_base import RateLimiterBase
-from ._transport.circuit_breaker import LAST_PROBE
-from .errors import NoFreeConnection, ServerAway
+from ._transport.breaker import LAST_PROBE
+from .errors import NoFreeConnection, RefusedError, UnavailableError
 
 
 class Acquisition:
@@ -20,26 +20,41 @@ class Acquisition:
 
     def __init__(self, limiter: RateLimiterBase[Any], demand: Demand, ends: float) -> None:
         self._limiter, self._demand, self._ends = limiter, demand, ends
+        self._denied: Decision | None = None
+        """The server's last denial."""
 
     async def outcome(self) -> Decision:
         decision = await self._queue()
         if decision is not None:
             return decision
         queue = self._limiter._queues.of(self._demand.key)
+        if not queue.is_taken and not self._has_queue():  # else it was asked already, or others were before
+            decision = await self._ask()
+            if decision or self._is_hopeless(decision):
+                return decision
         if not await queue.take(self._ends - self._limiter._clock.monotonic()):
-            return await self._poll(0.0)
+            return await self._ask()
         try:
-            return await self._poll(self._ends)
+            return await self._poll()
         finally:
             queue.release()
+
+    def _has_queue(self) -> bool:
+        state = self._limiter._state
+        return state is not None and state.has_queue(self._demand.key)
+
+    def _is_hopeless(self, denial: Decision) -> bool:
+        """Whether waiting to the end would not help."""
+        left: float = self._ends - self._limiter._clock.monotonic()
+        return denial.never or (denial.retry_after or 0.0) > left
 
     async def _queue(self) -> Decision | None:
         """Ask without waiting, then wait in the server's queue; None when there is no such queue."""
         limiter, demand, ends = self._limiter, self._demand, self._ends
-        if limiter._state is None or not limiter._state.has_queue(demand.key):
+        if not self._has_queue():
             return None
         first = await self._first_try()
-        if first is not None and (first or (first.retry_after or 0.0) > ends - limiter._clock.monotonic()):
+        if first is not None and (first or self._is_hopeless(first)):
             limiter.statistics.add(first)
             return first
         while limiter._state is not None and limiter._state.has_queue(demand.key):
@@ -48,14 +63,16 @@ class Acquisition:
                 return None
             try:
                 reply = await limiter._blocking.send(server, self._command, ends)
-            except (NoFreeConnection, ServerAway):
+            except (NoFreeConnection, UnavailableError):
                 return None
             except redis_errors.AskError as error:
-                limiter._state.redirected(error)
+                await limiter._state.follow(server, error, demand.key, limiter._timeout)
                 await self._sleep(0.05)
-            except redis_errors.ResponseError as error:
-                if can_wait_again(error) and limiter._clock.monotonic() < ends:
-                    with suppress(ServerAway):  # its redirection says where the key is now
+            except RefusedError as error:
+                if can_wait_again(error):
+                    if limiter._clock.monotonic() >= ends:
+                        return None
+                    with suppress(UnavailableError):  # its redirection says where the key is now
                         await limiter._send(Peek(demand.key, demand.quota))
                     await self._sleep(0.05)
                     continue
@@ -75,34 +92,51 @@ class Acquisition:
         """Ask without waiting, over the shared connections, so that a free key never waits for a place."""
         try:
             reply = await self._limiter._send(self._command(0.0))
-        except ServerAway:
+        except UnavailableError:
             return None
-        except redis_errors.ResponseError as error:
+        except RefusedError as error:
             if not has_no_queue(error):
                 raise
             return None
-        return Decision.of(reply, self._demand.quota)
+        decision = Decision.of(reply, self._demand.quota)
+        self._denied = None if decision else decision
+        return decision
 
-    async def _poll(self, ends: float) -> Decision:
-        """Ask, and ask again while there is hope, until the instant `ends`; in the server's queue as soon as it has a
-        place. Who still waits when the limiter is closed is denied."""
+    async def _ask(self) -> Decision:
+        """Ask without waiting. Who still waits when the limiter is closed is denied; whose time is over gets the
+        server's last denial, not the policy's decision."""
         limiter, demand = self._limiter, self._demand
-        while not limiter._is_closed:
-            decision = limiter._known(demand)
-            if decision is None:
-                decision = await limiter._decide(demand, Allow(*demand[:3]), limiter._timeout)
-            pause = decision.retry_after or 0.0
-            if decision or limiter._clock.monotonic() + pause > ends:
+        if limiter._is_closed:
+            denied = Decision.unasked(demand.quota, 0, LAST_PROBE, limiter._local_source)
+            limiter.statistics.add(denied)
+            return denied
+        known = limiter._known(demand)
+        if known is not None:
+            return known
+        command = Allow(*demand[:3])
+        if self._denied is None or limiter._clock.monotonic() < self._ends:
+            decision = await limiter._decide(demand, command, limiter._timeout)
+        else:
+            try:
+                decision = await limiter._decide_at_server(demand, command, limiter._timeout)
+            except UnavailableError:
+                limiter.statistics.add(self._denied)
+                return self._denied
+        if decision.source == "server" and not decision:
+            self._denied = decision
+        return decision
+
+    async def _poll(self) -> Decision:
+        """Ask, and ask again while there is hope; in the server's queue as soon as it has a place."""
+        while True:
+            decision = await self._ask()
+            if decision or self._limiter._is_closed or self._is_hopeless(decision):
                 return decision
-            if limiter._state is not None and limiter._state.has_queue(demand.key):
-                pause = min(pause, POLLING)
-            await self._sleep(max(0.001, pause))
-            queued = None if limiter._is_closed else await self._queue()
+            pause = decision.retry_after or 0.0
+            await self._sleep(max(0.001, min(pause, POLLING) if self._has_queue() else pause))
+            queued = None if self._limiter._is_closed else await self._queue()
             if queued is not None:
                 return queued
-        denied = Decision.unasked(demand.quota, 0, LAST_PROBE, limiter._local_source)
-        limiter.statistics.add(denied)
-        return denied
 
     async def _sleep(self, seconds: float) -> None:
         """Wait for so long, or until the limiter is closed."""

@@ -8,9 +8,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal, NamedTuple, get_args
 
-import redis.exceptions as redis_errors
-
-from ._admission_members import AnyRequest, BudgetMember, CountedMember, HoldMember, Member, member_of
+from ._admission_members import AnyMember, AnyRequest, BudgetMember, CountedMember, HoldMember, member_of
 from ._base import POLLING, BaseLimiter, longest_wait, one_of, time_before
 from ._core.clock import running
 from ._core.decision import Decision, HoldDecision, headers_of
@@ -20,7 +18,7 @@ from ._hold_base import HoldGuard, HoldRequest
 from ._protocol.commands import Admit, Command, Repeat, Settle
 from ._protocol.replies import is_period_over
 from ._transport.hold_renewer import LiveHold, RepeatedCommand
-from .errors import NotExecuted, ServerAway
+from .errors import NotExecuted, RefusedError, UnavailableError
 
 AnyDecision = Decision | HoldDecision
 OnError = Literal["keep", "give_back"]
@@ -37,8 +35,8 @@ LONGEST_HOLD_RETRY = 1.0
 """The longest `Retry-After` of a denied hold, in seconds: holds may be released at any moment."""
 
 
-class Part(NamedTuple):
-    """A part of an admission."""
+class Member(NamedTuple):
+    """What one limiter decided in an admission."""
 
     name: str | None
     key: bytes
@@ -85,7 +83,7 @@ class AdmissionBase:
         self._options = options
         self._id = os.urandom(16) if options.id is None else options.id
         max_age = math.inf if options.max_age is None else options.max_age
-        self._members: list[Member] = [member_of(request, max_age) for request in requests]
+        self._members: list[AnyMember] = [member_of(request, max_age) for request in requests]
         self._counted = [member for member in self._members if not isinstance(member, HoldMember)]
         self._held = [member for member in self._members if isinstance(member, HoldMember)]
         self._first: BaseLimiter = self._members[0].limiter
@@ -100,6 +98,8 @@ class AdmissionBase:
         self._reservation: HoldGuard | None = None
         self._process = os.getpid()
         self._is_settled = self._is_in_doubt = False
+        self._kept: dict[bytes, float] = {}
+        """What a policy granted in place of the server."""
         self._seen: dict[str, int] = {}
         self.holds = ()
         self._check()
@@ -122,16 +122,22 @@ class AdmissionBase:
         return f"<{type(self).__name__} {'granted' if self else 'denied'} {self.each}>"
 
     @property
-    def retry_after(self) -> float:
-        """Seconds until all of them would grant it, as far as is known; infinity when they never can."""
-        return 0.0 if self else max(decision.retry_after or 0.0 for decision in self.each)
+    def never(self) -> bool:
+        """Whether all of them can never grant it."""
+        return any(decision.never for decision in self.each)
 
     @property
-    def denied_by(self) -> Part | None:
+    def retry_after(self) -> float | None:
+        """Seconds until all of them would grant it, as far as is known; None where they `never` can."""
+        return None if self.never else 0.0 if self else max(decision.retry_after or 0.0 for decision in self.each)
+
+    @property
+    def denied_by(self) -> Member | None:
         """The request that was denied, of several the one with the longest `retry_after`; None when all are granted."""
-        denied = [Part(member.name, member.key, decision)
+        denied = [Member(member.name, member.key, decision)
                   for member, decision in zip(self._members, self.each) if not decision]
-        return max(denied, key=lambda part: part.decision.retry_after or 0.0, default=None)
+        return max(denied, key=lambda one: math.inf if one.decision.never else one.decision.retry_after or 0.0,
+                   default=None)
 
     def headers(self) -> dict[str, str]:
         """What to send with an HTTP response: rates and budgets by their names, `Retry-After` and `retry-after-ms`.
@@ -140,11 +146,11 @@ class AdmissionBase:
         """
         named = [(member.name or "default", decision) for member, decision in zip(self._members, self.each)
                  if isinstance(decision, Decision)]
-        waits = [min(wait, LONGEST_HOLD_RETRY) if isinstance(decision, HoldDecision) and wait < math.inf else wait
+        waits = [min(wait, LONGEST_HOLD_RETRY) if isinstance(decision, HoldDecision) else wait
                  for decision in self.each if (wait := decision.retry_after)]
         headers, wait = headers_of(named), max(waits, default=0.0)
         headers.pop("Retry-After", None)
-        if not self and 0 < wait < math.inf:
+        if not self and not self.never and wait > 0:
             headers |= {"Retry-After": str(math.ceil(wait)), "retry-after-ms": str(math.ceil(wait * 1000))}
         return headers
 
@@ -164,7 +170,7 @@ class AdmissionBase:
                     break
                 try:
                     await self._try(has_waited=True)
-                except ServerAway:  # a wait survives restarts and failovers
+                except UnavailableError:  # a wait survives restarts and failovers
                     if self._clock.monotonic() >= ends:
                         raise
         except BaseException:
@@ -175,9 +181,9 @@ class AdmissionBase:
 
     def _may_be_granted(self, left: float) -> bool:
         """Whether waiting so long can help. Holds may be released at any moment."""
-        waits = [(decision.retry_after or 0.0, member) for member, decision in zip(self._members, self.each)]
-        return not self.granted and not self._first._is_closed and not any(
-            wait == math.inf or wait > left and not isinstance(member, HoldMember) for wait, member in waits)
+        return not (self.granted or self.never or self._first._is_closed) and not any(
+            (decision.retry_after or 0.0) > left and not isinstance(member, HoldMember)
+            for member, decision in zip(self._members, self.each))
 
     def _is_over(self) -> bool:
         """Whether the caller's own time is over: who has waited then gets the last denial, not a policy's decision."""
@@ -191,14 +197,23 @@ class AdmissionBase:
             return
         try:
             reply = await self._send()
-        except ServerAway as error:
+        except UnavailableError as error:
             if not isinstance(error, NotExecuted):
                 self._is_in_doubt = True
+            held = self._command().held
+            if held is not None:
+                error.keep({held.key: math.inf})  # a late grant may be the next try's: `_undo` settles it
             if has_waited and self._is_over():
                 return
             if any(member.limiter._on_failure == "error" for member in self._members):
                 raise
             self._decide_here()
+            if self.granted:
+                self._kept = {member.key: math.inf if member.limiter._on_failure == "allow" else decision.granted
+                              for member, decision in zip(self._members, self.each)
+                              if not isinstance(member, HoldMember)}
+                if held is None:
+                    error.keep(self._kept)
             return
         self._source = "server"
         reserved = [] if self._reserved is None else [self._reserved]
@@ -222,7 +237,7 @@ class AdmissionBase:
         left = max(0.0, min(self._first._timeout, self._deadline - self._clock.monotonic()))
         try:
             return await self._first._send(self._command(), left)
-        except redis_errors.ResponseError as error:
+        except RefusedError as error:
             if not is_period_over(error):
                 raise
         now = self._clock.shown()
@@ -234,7 +249,7 @@ class AdmissionBase:
     def _undo(self) -> None:
         """Undo what the server may have granted in replies that were lost, as far as possible."""
         if self._is_in_doubt:
-            for command in self._command().undo(None, self._began):
+            for command in self._command().undo(None, self._began, self._kept):
                 self._first._in_background(command.key, RepeatedCommand.of(command))
 
     def _decide_here(self) -> None:
@@ -296,7 +311,7 @@ class AdmissionBase:
         Of a name that is not given, as many as were asked for; without any units, what `saw` was given. It happens
         once, also when the server must be asked again, which goes on in the background. Returns the units counted
         (above 0) or given back (below 0) for each; None when that is not known, or the reservation had ended before:
-        units used beyond are counted then, too. Without holds and `max_age`, raises ServerAway.
+        units used beyond are counted then, too. Without holds and `max_age`, raises UnavailableError.
         """
         return await self._settle_units(self._used(used, named))
 
@@ -393,7 +408,7 @@ class AdmissionBase:
         is_sent = server is not None and not server.breaker.is_open
         try:
             reply = await limiter._send(command)
-        except ServerAway:
+        except UnavailableError:
             self._settle_in_background(command, claim, used, is_sent)
             return None
         except BaseException:

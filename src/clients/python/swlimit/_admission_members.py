@@ -158,11 +158,11 @@ class HoldMember:
 
 
 CountedMember = RateMember | BudgetMember
-Member = CountedMember | HoldMember
+AnyMember = CountedMember | HoldMember
 AnyRequest = Request[Any] | BudgetRequest[Any] | HoldRequest[Any]
 
 
-def member_of(request: AnyRequest, max_age: float) -> Member:
+def member_of(request: AnyRequest, max_age: float) -> AnyMember:
     if isinstance(request, Request):
         return RateMember(request)
     if isinstance(request, BudgetRequest):

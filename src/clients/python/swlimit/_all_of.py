@@ -11,7 +11,7 @@ from ._core.quota import Duration
 from ._protocol.commands import Allow, AllowAll, RateClause
 from ._rate_base import RateLimiterBase, Request
 from ._transport.thread_backend import run
-from .errors import ServerAway
+from .errors import UnavailableError
 from .rate_limiter import AsyncLimiter, Limiter
 
 
@@ -52,7 +52,7 @@ async def _decide(requests: Sequence[Request[Any]], deadline: Duration | None) -
     ends = time.monotonic() + wait
     decisions, denied = await _ask_warming(requests, wait, _ask)
     if any([await one.limiter._has_risen(one.demand, ends) for one in denied]):
-        with suppress(ServerAway):  # then the denial that the server gave stands
+        with suppress(UnavailableError):  # then the denial that the server gave stands
             decisions, _ = await _ask_warming(requests, max(0.0, ends - time.monotonic()), _ask_server)
     return decisions
 
@@ -68,17 +68,21 @@ async def _ask_warming(
                     for one, decision in zip(asked, decisions.members))
     return Decisions(bool(decisions), members), [
         one for one, decision in zip(asked, members)
-        if not decision and decision.retry_after is not None and decision.source != "failure"]
+        if not decision and (decision.never or decision.retry_after is not None) and decision.source != "failure"]
 
 
 async def _ask(requests: Sequence[Request[Any]], wait: float) -> Decisions:
     """Ask the server, or apply the failure policy."""
     try:
         return await _ask_server(requests, wait)
-    except ServerAway:
+    except UnavailableError as error:
         if any(one.limiter._on_failure == "error" for one in requests):
             raise
-        return _decide_here(requests, "failure")
+        decisions = _decide_here(requests, "failure")
+        if decisions:
+            error.keep({one.demand.key: one.limiter._kept(decision)
+                        for one, decision in zip(requests, decisions.members)})
+        return decisions
 
 
 async def _ask_server(requests: Sequence[Request[Any]], wait: float) -> Decisions:

@@ -1,8 +1,9 @@
 """What all limiters have in common: a client's servers, and the options for failures."""
 
+import inspect
 import threading
 import weakref
-from collections.abc import Callable, Coroutine, Iterable
+from collections.abc import Awaitable, Callable, Coroutine, Iterable
 from typing import Any, Literal, get_args
 
 from ._core import fork
@@ -14,16 +15,18 @@ from ._local_holds import LocalHold
 from ._protocol.commands import Command, Release, Repeat
 from ._protocol.script_fallback import MODULES, Module, TakenOver
 from ._transport.blocking_connections import BlockingConnections
-from ._transport.client_state import ClientState, ClientStates
+from ._transport.core import Core, Cores
 from ._transport.hold_renewer import LiveHold, RepeatedCommand
 from ._transport.interface import Interface, Signal
 from ._transport.server_health import ServerState
 from ._transport.wait_queue import KeyQueues
-from .errors import ServerAway, SwlimitError
+from .errors import SwlimitError, UnavailableError
 
 Key = str | bytes
 KeyOf = Key | Callable[..., Key]
 """A key, or a function of a call's arguments that returns it."""
+ClusterMode = Literal["auto", "on", "off"]
+"""Whether an address that a limiter opens is a cluster's: "auto" finds out."""
 OnFailure = Literal["local", "allow", "deny", "error"]
 Claim = LiveHold | LocalHold | None
 """What a granted hold has taken: units on the server, in this process, or none."""
@@ -72,9 +75,11 @@ class Statistics:
 class BaseLimiter:
     """The base of all limiters."""
 
-    _states: ClientStates
+    _states: Cores
+    _open: Any
+    _open_cluster_url: Any
     _interface: Interface
-    _state: ClientState | None
+    _state: Core | None
     """None without a client, and when the limiter is closed."""
     _denials: DenialCache | None = None
     _clock: Clock = MACHINE
@@ -115,6 +120,27 @@ class BaseLimiter:
             self._state.join(self, self._denials)
         self.statistics = Statistics(taken_over)
 
+    @classmethod
+    def _open_url(cls, url: str, cluster: ClusterMode) -> tuple[Any, "Callable[[], Awaitable[Any]] | None"]:
+        """A client of a URL, and how to open one of the cluster that its address turns out to belong to."""
+        one_of("cluster", cluster, get_args(ClusterMode))
+        if cluster == "on":
+            return cls._open_cluster_url(url), None
+
+        async def open_cluster() -> Any:
+            client = cls._open_cluster_url(url)
+            if inspect.isawaitable(connecting := client.initialize() if hasattr(client, "initialize") else None):
+                await connecting
+            return client
+
+        return cls._open(url), None if cluster == "off" else open_cluster
+
+    def _opened_by(self, client: Any, open_cluster: "Callable[[], Awaitable[Any]] | None") -> None:
+        """It closes this client, which it has opened."""
+        self._opened = client
+        if self._state is not None:
+            self._state.open_cluster = open_cluster
+
     def _check_client(self, client: Any) -> None:
         """Raise TypeError unless the client is of this limiter's kind."""
         raise NotImplementedError
@@ -152,6 +178,7 @@ class BaseLimiter:
         await self._blocking.close()
         state, denials = self._state, self._denials
         workers: list[Any] = []
+        opened = [self._opened]
         try:
             if state is not None:
                 await state.settle(self)
@@ -159,9 +186,11 @@ class BaseLimiter:
             self._state = self._denials = None
             if state is not None and state.leave(self, denials):
                 workers = state.close_connections()
-            opened, self._opened = self._opened, None
-            if opened is not None:
-                await self._close_client(opened)
+                opened.append(state.opened)
+            self._opened = None
+            for client in opened:
+                if client is not None:
+                    await self._close_client(client)
         await self._interface.ended(workers)
 
     async def _pause(self, seconds: float) -> None:
@@ -175,9 +204,9 @@ class BaseLimiter:
             self._pauses.discard(pause)
 
     def _send(self, command: Command, wait: float | None = None) -> Coroutine[Any, Any, Any]:
-        """The reply to a command. Raises ServerAway when the failure policy must decide."""
+        """The reply to a command. Raises UnavailableError when the failure policy must decide."""
         if self._state is None:
-            raise ServerAway("the limiter was closed meanwhile")
+            raise UnavailableError("the limiter was closed meanwhile")
         return self._state.send(command, self._timeout, self._timeout if wait is None else wait)
 
     def _in_background(self, key: bytes, one: LiveHold | RepeatedCommand) -> None:
@@ -213,7 +242,7 @@ class BaseLimiter:
             await self._send(command)
         except BaseException as error:
             self._in_background(claim.key, RepeatedCommand.of(command))
-            if not isinstance(error, ServerAway):
+            if not isinstance(error, UnavailableError):
                 raise
         self._queues.wake(claim.key, is_shared=True)
 

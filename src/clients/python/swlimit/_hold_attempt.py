@@ -15,7 +15,7 @@ from ._hold_base import HoldLimiterBase, HoldRequest
 from ._protocol.commands import Renew
 from ._protocol.replies import can_wait_again, has_no_queue
 from ._transport.hold_renewer import LiveHold, RepeatedCommand
-from .errors import NoFreeConnection, NotExecuted, ServerAway
+from .errors import NoFreeConnection, NotExecuted, RefusedError, UnavailableError
 
 LEAST_POLL, MOST_POLL = 0.02, 0.06
 """Seconds between two requests of who waits first in this process, where the server lets nobody wait."""
@@ -45,7 +45,7 @@ class HoldAttempt:
         return outcome
 
     def _may_wait(self, decision: HoldDecision) -> bool:
-        return (not decision and time.monotonic() < self._ends and decision.retry_after != math.inf
+        return (not decision and time.monotonic() < self._ends and not decision.never
                 and not self._limiter._is_closed)
 
     def _has_queue(self) -> bool:
@@ -68,7 +68,8 @@ class HoldAttempt:
         sent = running()
         try:
             reply = await limiter._send(request.command(self.id))
-        except ServerAway as error:
+        except UnavailableError as error:
+            error.keep({request.key: math.inf})  # a late hold may be the next try's: `_give_back` releases it
             if limiter._state is not None and not isinstance(error, NotExecuted):
                 self._is_in_doubt = True
             if limiter._state is not None and limiter._on_failure == "error":
@@ -92,13 +93,13 @@ class HoldAttempt:
             reply = await limiter._blocking.send(
                 server, lambda left: self._request.command(self.id, left), self._ends)
         except redis_errors.AskError as error:
-            limiter._state.redirected(error)
+            await limiter._state.follow(server, error, key, limiter._timeout)
         except NoFreeConnection:
             pass
-        except ServerAway:
+        except UnavailableError:
             if not limiter._is_closed:  # else that has ended the wait, and the server grants nothing to who has gone
                 self._is_in_doubt = True
-        except redis_errors.ResponseError as error:
+        except RefusedError as error:
             if not can_wait_again(error) and not has_no_queue(error):
                 self._is_in_doubt = False  # another client waits with this id: the hold is that client's
                 raise
@@ -112,7 +113,7 @@ class HoldAttempt:
         self._is_in_doubt = True
         try:
             is_live, = await limiter._send(Renew(request.key, request.ttl, [self.id]))
-        except ServerAway:
+        except UnavailableError:
             return None
         self._is_in_doubt = False
         return (HoldDecision.of(reply), self._live(sent)) if is_live else None

@@ -15,7 +15,7 @@ from ._local_holds import LocalHold, LocalHolds
 from ._protocol.commands import Hold
 from ._protocol.script_fallback import Module
 from ._sync_async import C
-from ._transport.circuit_breaker import LAST_PROBE
+from ._transport.breaker import LAST_PROBE
 from ._transport.hold_renewer import LiveHold
 
 if TYPE_CHECKING:
@@ -117,16 +117,17 @@ class HoldLimiterBase(BaseLimiter, Generic[C]):
     _guard_type: type[HoldGuard]
 
     def __init__(
-        self, client: C | None, limit: int, ttl: Duration = "30s", *, on_failure: OnFailure = "local",
-        local_share: float = 0.1, timeout: Duration = 0.05, max_waiting: int = 10, prefix: Key = b"",
+        self, client: C | None, limit: int, ttl: Duration = "30s", *, on_failure: OnFailure = "error",
+        local_share: float = 0.1, timeout: Duration = 1, max_waiting: int = 10, prefix: Key = b"",
         module: Module = "auto",
     ) -> None:
         """At most `limit` units are held at once.
 
         client: of redis-py; None for a limiter without a server, whose holds are in this process.
         ttl: how long the server keeps a hold that is not renewed, at least 3 s; a guard renews every third of it.
-        on_failure: while the server is unavailable, holds are taken in this process, from a part of the limit
-            ("local"), `local_share`; or all are granted ("allow") or denied ("deny"), or raise ServerAway ("error").
+        on_failure: while the server is unavailable, taking a hold raises UnavailableError ("error"); or holds are
+            taken in this process, from a part of the limit ("local"), `local_share`; or all are granted ("allow") or
+            denied ("deny").
         timeout: the longest that a request waits for the server, beside its own `wait`.
         max_waiting: how many connections may wait. prefix: begins the names of all keys.
         module: as of a Limiter.
@@ -185,7 +186,7 @@ class HoldLimiterBase(BaseLimiter, Generic[C]):
         claim, left = self._local.take(request.key, request.cost, limit, ends)
         if claim is not None:
             return HoldDecision(request.cost, limit, left, 0.0, None, None, source), claim
-        return HoldDecision(0, limit, left, math.inf if request.cost > limit else None, None, None, source), None
+        return HoldDecision(0, limit, left, None, None, None, source, request.cost > limit), None
 
 
 def _checked_ttl(ttl: Duration) -> int:

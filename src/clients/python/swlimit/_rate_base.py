@@ -16,8 +16,8 @@ from ._core.warm_up import WarmingKeys, WarmUp
 from ._protocol.commands import Allow, Peek, RateCommand, Record
 from ._protocol.script_fallback import Module
 from ._sync_async import C
-from ._transport.circuit_breaker import LAST_PROBE
-from .errors import ServerAway
+from ._transport.breaker import LAST_PROBE
+from .errors import UnavailableError
 
 Mode = Literal["cached", "direct", "local"]
 
@@ -43,7 +43,7 @@ class RateLimiterBase(BaseLimiter, Generic[C]):
     """What `Limiter` and `AsyncLimiter` decide by."""
 
     def __init__(
-        self, client: C | None, limit: int, window: Duration, resolution: Duration | None = None, *,
+        self, client: C | None, limit: int, window: Duration | None = None, resolution: Duration | None = None, *,
         strict: bool = False, mode: Mode | None = None, on_failure: OnFailure = "local", local_share: float = 0.1,
         timeout: Duration = 0.05, max_untracked_age: Duration = 0.1, max_keys: int = 100_000, max_waiting: int = 10,
         prefix: Key = b"", module: Module = "auto", warm_up: Duration | None = None, cold: float | None = None,
@@ -55,8 +55,8 @@ class RateLimiterBase(BaseLimiter, Generic[C]):
         strict: no span of the window ever sees more than the limit.
         mode: "cached" repeats known denials without asking, "direct" always asks the server, "local" is the only mode
             without a client.
-        on_failure: while the server is unavailable, "allow" or "deny" everything, raise ServerAway ("error"), or decide
-            in this process ("local") with a part of the limit, `local_share`, 0.000001 to 1.
+        on_failure: while the server is unavailable, "allow" or "deny" everything, raise UnavailableError ("error"), or
+            decide in this process ("local") with a part of the limit, `local_share`, 0.000001 to 1.
         timeout: the longest that a request waits for the server.
         max_untracked_age: how long a denial is remembered when the server can't send invalidations; 0: not at all.
         max_keys: maximum cached keys. max_waiting: how many connections may wait in `acquire`.
@@ -66,10 +66,15 @@ class RateLimiterBase(BaseLimiter, Generic[C]):
         warm_up: how long a key's limit takes to rise after idleness, at least ten windows. It begins at `limit / cold`;
             cold is above 1, at most 1000, and by default 3. Not with `block`, `acquire` and `admit`.
         """
+        if window is None and isinstance(limit, str) or isinstance(client, str) and isinstance(limit, str):
+            kind = type(self).__name__
+            raise TypeError(f"{kind} takes a client, a limit and a window, such as {kind}(client, 100, \"1m\"); "
+                            f"{kind}.from_url(url, \"100/minute\") takes a URL and a rate, and "
+                            f"{kind.replace('Limiter', 'Limits')}(client, \"100/minute\") a client and a rate")
         one_of("mode", mode, (None, *get_args(Mode)))
         if (client is None) != (mode == "local") and not (client is None and mode is None):
             raise ValueError(f"mode {mode!r} needs {'no client' if client is not None else 'a client'}")
-        self.quota = Quota.of(limit, window, resolution, strict)
+        self.quota = Quota.of(limit, window, resolution, strict)  # type: ignore[arg-type]
         self._set_up(client, on_failure, local_share, timeout, max_keys, max_waiting, prefix, module)
         self._untracked = seconds(max_untracked_age, "max_untracked_age", least=0)
         self._local = LocalWindows(self._share, max_keys)
@@ -126,7 +131,7 @@ class RateLimiterBase(BaseLimiter, Generic[C]):
         if demand.cost > demand.quota.limit:
             if demand.block or demand.full_limit is not None and demand.cost <= demand.full_limit:
                 return None
-            known: Decision | None = Decision.unasked(demand.quota, 0, math.inf, "cache")
+            known: Decision | None = Decision.unasked(demand.quota, 0, None, "cache", never=True)
         else:
             known = self._denials.known(demand, time.monotonic())
         if known is not None:
@@ -142,7 +147,7 @@ class RateLimiterBase(BaseLimiter, Generic[C]):
         if is_denied and command(asked).name == Allow.name and await self._has_risen(asked, ends):
             asked = self._with_its_limit(demand)
             left = max(0.0, ends - time.monotonic())
-            with suppress(ServerAway):  # then the denial that the server gave stands
+            with suppress(UnavailableError):  # then the denial that the server gave stands
                 decision = await self._decide_heard(asked, command(asked), left, self._decide_at_server)
         return decision
 
@@ -172,7 +177,7 @@ class RateLimiterBase(BaseLimiter, Generic[C]):
         self._warming.heard(demand.key, full, limit, decision.granted if counts else 0, remaining, now)
         if limit < demand.cost <= full and not decision:
             wait = max(1, self._warming.wait(demand.key, full, demand.cost, now))  # the limit may have risen meanwhile
-            return decision._replace(retry_after=wait / 1000)
+            return decision._replace(retry_after=wait / 1000, never=False)
         return decision
 
     async def _has_risen(self, denied: Demand, ends: float) -> bool:
@@ -186,7 +191,7 @@ class RateLimiterBase(BaseLimiter, Generic[C]):
             try:
                 remaining = (await self._send(peek, wait))[2] if self._state is not None else self._local.execute(
                     peek.name, peek.key, peek.quota, self._clock.instant())[2]
-            except ServerAway:
+            except UnavailableError:
                 remaining = None
             self._warming.heard(denied.key, full, full, 0, remaining, self._clock.instant())
         return self._warming.limit(denied.key, full, self._clock.instant()) > denied.quota.limit
@@ -195,12 +200,17 @@ class RateLimiterBase(BaseLimiter, Generic[C]):
         """Ask the server, or apply the failure policy."""
         try:
             return await self._decide_at_server(demand, command, wait)
-        except ServerAway:
+        except UnavailableError as error:
             if command.name == Record.name or self._on_failure == "error":
                 raise
-            if self._on_failure == "local":
-                return self._count_here(command, "failure")
-            return self._by_policy(command.quota, command.cost)
+            decision = (self._count_here(command, "failure") if self._on_failure == "local"
+                        else self._by_policy(command.quota, command.cost))
+            error.keep({command.key: self._kept(decision)})
+            return decision
+
+    def _kept(self, decision: Decision) -> float:
+        """How many units of a late reply stay, after this decision by policy."""
+        return math.inf if self._on_failure == "allow" else decision.granted
 
     async def _decide_at_server(self, demand: Demand, command: RateCommand, wait: float) -> Decision:
         """Ask the server, if there is one, and remember a denial."""
@@ -244,7 +254,7 @@ class RateLimiterBase(BaseLimiter, Generic[C]):
         if server is None:
             return
         retry_after = decision.retry_after
-        if retry_after is None or math.isinf(retry_after):
+        if retry_after is None:
             return
         at_most = self._state.track(server, self._denials, ticket, retry_after)
         age = self._untracked if at_most is None else min(at_most, self._untracked)

@@ -10,7 +10,7 @@ import redis
 import redis.asyncio
 
 from ._transport.asyncio_backend import ASYNCIO
-from ._transport.client_state import ClientStates
+from ._transport.core import Cores
 from ._transport.interface import Interface
 from ._transport.thread_backend import THREADS, run
 
@@ -79,14 +79,20 @@ C = TypeVar("C")
 class Threaded(Kind):
     """Limiters for programs with threads, or without."""
 
-    _states = ClientStates(THREADS)
+    _states = Cores(THREADS)
     _interface: Interface = THREADS
     _open = staticmethod(redis.Redis.from_url)
+    _open_cluster_url = staticmethod(redis.RedisCluster.from_url)
     close: Any
 
     @staticmethod
-    async def _close_client(client: redis.Redis) -> None:
+    async def _close_client(client: redis.Redis | redis.RedisCluster) -> None:
         client.close()
+        if isinstance(client, redis.RedisCluster):  # which leaves the pools open that it has made from a URL
+            manager = client.nodes_manager
+            for node in (*manager.startup_nodes.values(), *manager.nodes_cache.values()):
+                if node.redis_connection is not None:
+                    node.redis_connection.connection_pool.disconnect()
 
     def _check_client(self, client: Any) -> None:
         if not isinstance(client, Client):
@@ -129,9 +135,10 @@ class Threaded(Kind):
 class Awaited(Kind):
     """Limiters for programs with asyncio, on clients of redis.asyncio."""
 
-    _states = ClientStates(ASYNCIO)
+    _states = Cores(ASYNCIO)
     _interface: Interface = ASYNCIO
     _open = staticmethod(redis.asyncio.Redis.from_url)
+    _open_cluster_url = staticmethod(redis.asyncio.RedisCluster.from_url)
     close: Any
 
     @staticmethod

@@ -5,19 +5,17 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Generic, TypeVar
 
-import redis.exceptions as redis_errors
-
 from ._base import BaseLimiter, Key, OnFailure, checked_name
 from ._core.calendar import Calendar, Period, Span
 from ._core.decision import Decision, Source
 from ._core.local_budgets import LocalBudgets, decide
 from ._core.quota import Duration, checked_flag, checked_integer, milliseconds, part
 from ._protocol.commands import Budget, Delete, Info, Refund
-from ._protocol.replies import is_missing_key, is_period_over
+from ._protocol.replies import integer, is_missing_key, is_period_over
 from ._protocol.script_fallback import Module
 from ._sync_async import AsyncClient, Awaited, C, Client, Threaded, dual_method
-from ._transport.circuit_breaker import LAST_PROBE
-from .errors import ServerAway
+from ._transport.breaker import LAST_PROBE
+from .errors import RefusedError, UnavailableError
 
 if TYPE_CHECKING:
     from typing_extensions import Self
@@ -54,8 +52,8 @@ class _BudgetLimiter(BaseLimiter, Generic[C]):
         period: "hour", "day", "week", "month" or "year". time_zone: a name of the IANA database.
         anchor: where periods begin: of a week "monday" to "sunday", of a month 1 to 31 (in shorter months: the last
             day), of a year "MM-DD". Hours and days have none.
-        on_failure: while the server is unavailable, "allow" or "deny" everything, raise ServerAway ("error"), or count
-            in this process ("local"), up to a part of the limit, `local_share`.
+        on_failure: while the server is unavailable, "allow" or "deny" everything, raise UnavailableError ("error"), or
+            count in this process ("local"), up to a part of the limit, `local_share`.
         timeout: the longest that a request waits for the server. max_keys: maximum keys counted in this process.
         prefix: begins the names of all keys.
         module: "always" uses the module's commands, "never" the script, which works where no module can be loaded, and
@@ -98,9 +96,12 @@ class _BudgetLimiter(BaseLimiter, Generic[C]):
         if self._state is not None:
             try:
                 return await self._decide(request, wait, partial=partial)
-            except ServerAway:
+            except UnavailableError as error:
                 if self._on_failure == "error":
                     raise
+                decision = self._by_policy(request, partial=partial)
+                error.keep({request.key: math.inf if self._on_failure == "allow" else decision.granted})
+                return decision
         return self._by_policy(request, partial=partial)
 
     async def _peek(self, key: Key, cost: int = 1, *, partial: bool = False, limit: int | None = None,
@@ -112,13 +113,13 @@ class _BudgetLimiter(BaseLimiter, Generic[C]):
         if self._state is not None:
             try:
                 return await self._look(request, wait, partial)
-            except ServerAway:
+            except UnavailableError:
                 if self._on_failure == "error":
                     raise
         return self._by_policy(request, partial=partial, peek=True)
 
     async def _record(self, key: Key, cost: int = 1, *, limit: int | None = None) -> Decision:
-        """Count, whatever the limit. Raises ServerAway."""
+        """Count, whatever the limit. Raises UnavailableError."""
         request = self.request(key, cost, limit=limit)
         if self._state is None:
             return self._count_here(request, force=True)
@@ -126,7 +127,7 @@ class _BudgetLimiter(BaseLimiter, Generic[C]):
 
     async def _refund(self, key: Key, units: int = 1, *, age: Duration | None = None) -> int:
         """Give back units of the period in force; of units counted `age` ago, nothing if the first unit of the period
-        is younger. Returns how many. Raises ServerAway."""
+        is younger. Returns how many. Raises UnavailableError."""
         checked_integer(units, "units", least=1)
         aged = None if age is None else milliseconds(age, "age", least=0)
         name = self._name(key)
@@ -136,7 +137,7 @@ class _BudgetLimiter(BaseLimiter, Generic[C]):
         return taken
 
     async def _reset(self, key: Key) -> bool:
-        """Forget what is counted for a key; whether there was anything. Raises ServerAway."""
+        """Forget what is counted for a key; whether there was anything. Raises UnavailableError."""
         name = self._name(key)
         forgotten = self._local.forget(name)
         if self._state is None:
@@ -148,7 +149,7 @@ class _BudgetLimiter(BaseLimiter, Generic[C]):
         span = self.period_at(self._clock.shown())
         try:
             reply = await self._send(request.command(span.end, **options), wait)
-        except redis_errors.ResponseError as error:
+        except RefusedError as error:
             if not is_period_over(error):
                 raise
             span = self.calendar.period_at(span.end)
@@ -163,15 +164,14 @@ class _BudgetLimiter(BaseLimiter, Generic[C]):
         span = self.period_at(now)
         try:
             reply = await self._send(Info(request.key), wait)
-        except redis_errors.ResponseError as error:
+        except RefusedError as error:
             if not is_missing_key(error):
                 raise
             used, ends = 0, span.end
         else:
-            fields = dict(zip(reply[::2], reply[1::2]))
-            if b"used" not in fields:
-                raise redis_errors.ResponseError("WRONGTYPE the key holds no budget")
-            used, ends = fields[b"used"], fields[b"until"]
+            if "used" not in reply:
+                raise RefusedError("WRONGTYPE the key holds no budget")
+            used, ends = integer(reply["used"]), integer(reply["until"])
             if now >= ends:
                 used, ends = 0, span.end
         found = decide(used, ends, request.limit, now, request.cost, partial=partial)
@@ -219,5 +219,5 @@ class AsyncBudgetLimiter(Awaited, _BudgetLimiter[AsyncClient]):
 def budget_decision(reply: Sequence[int], span: Span, source: Source) -> Decision:
     """A decision about a period, from the five integers of a reply."""
     granted, limit, remaining, retry_after, reset_after = reply
-    return Decision(granted, limit, remaining, math.inf if retry_after < 0 else retry_after / 1000, reset_after / 1000,
-                    (span.end - span.start) / 1000, source)
+    return Decision(granted, limit, remaining, None if retry_after < 0 else retry_after / 1000, reset_after / 1000,
+                    (span.end - span.start) / 1000, source, retry_after < 0)

@@ -77,7 +77,7 @@ class _HoldLimiter(HoldLimiterBase[C]):
         return self._guard(request, attempt.id, decision, claim)
 
     async def _holders(self, key: Key, count: int = 100) -> list[Holder]:
-        """The live holds of a key, oldest first, at most `count` (1 to 10,000). Raises ServerAway."""
+        """The live holds of a key, oldest first, at most `count` (1 to 10,000). Raises UnavailableError."""
         checked_integer(count, "count", least=1)
         rows = await self._send(Holders(self._name(key), count))
         return [Holder(id, units, held / 1000, left / 1000, token) for id, units, held, left, token in rows]

@@ -5,16 +5,16 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, ParamSpec, TypeVar, cast
 
 from ._acquisition import Acquisition
-from ._base import Key, KeyOf, checked_name, key_of, longest_wait
+from ._base import ClusterMode, Key, KeyOf, checked_name, key_of, longest_wait
 from ._core.decision import Decision
 from ._core.quota import Duration, checked_flag, checked_integer, milliseconds
 from ._core.rates import parse_rate
 from ._protocol.commands import Allow, Block, Command, Delete, Peek, Record, Refund, Unblock
 from ._rate_base import Options, RateLimiterBase, Request
 from ._sync_async import AsyncClient, Awaited, C, Client, Threaded, dual_method
-from ._transport.client_state import PendingRecord
+from ._transport.core import PendingRecord
 from ._transport.thread_backend import run
-from .errors import DeniedError, ServerAway
+from .errors import DeniedError, UnavailableError
 
 if TYPE_CHECKING:
     from typing_extensions import Self, Unpack
@@ -26,17 +26,19 @@ R = TypeVar("R")
 class _RateLimiter(RateLimiterBase[C]):
     """The methods of `Limiter` and `AsyncLimiter`."""
 
-    _open: Any
-
     @classmethod
-    def from_url(cls, url: str, rate: str, resolution: Duration | None = None,
+    def from_url(cls, url: str, rate: str, resolution: Duration | None = None, *, cluster: ClusterMode = "auto",
                  **options: "Unpack[Options]") -> "Self":
         """A limiter of one rate, such as `100/minute`, on the server of a URL as redis-py takes it. Closing the limiter
-        closes the client that it has made."""
+        closes the client that it has made.
+
+        cluster: whether the server is part of a cluster, whose servers are asked then: by default ("auto") the server
+            says so.
+        """
         limit, window = parse_rate(rate)
-        client = cls._open(url)
+        client, open_cluster = cls._open_url(url, cluster)
         limiter = cls(client, limit, f"{window}ms", resolution, **options)
-        limiter._opened = client
+        limiter._opened_by(client, open_cluster)
         return limiter
 
     async def _allow(self, key: Key, cost: int = 1, *, partial: bool = False, block: Duration | None = None,
@@ -81,8 +83,8 @@ class _RateLimiter(RateLimiterBase[C]):
                       limit: int | None = None, keep: bool = False) -> Decision:
         """Count, whatever the limit; `age` ago.
 
-        While the server is unavailable, raises ServerAway; with `keep` it is counted here, and on the server when that
-        is back.
+        While the server is unavailable, raises UnavailableError; with `keep` it is counted here, and on the server when
+        that is back.
         """
         demand = self._with_its_limit(self._demand(key, cost, False, block, limit))
         checked_flag(keep, "keep")
@@ -94,7 +96,7 @@ class _RateLimiter(RateLimiterBase[C]):
         began = time.monotonic()
         try:
             return self._heard(demand, await self._decide(demand, make(0), self._timeout), False)
-        except ServerAway:
+        except UnavailableError:
             server = self._state.of(demand.key) if keep and self._state is not None else None
             if self._state is None or server is None:
                 raise
@@ -102,27 +104,28 @@ class _RateLimiter(RateLimiterBase[C]):
         return self._count_here(make(0), "failure")
 
     async def _refund(self, key: Key, units: int = 1, *, age: Duration | None = None) -> int:
-        """Give back units: the newest, or those counted that long ago. Returns how many. Raises ServerAway."""
+        """Give back units: the newest, or those counted that long ago. Returns how many. Raises UnavailableError."""
         checked_integer(units, "units", least=1)
         aged = None if age is None else milliseconds(age, "age", least=0)
         taken: int = await self._change(Refund(self._name(key), units, age=aged), units=units, age=aged)
         return taken
 
-    async def _block(self, key: Key, duration: Duration, *, nx: bool = False) -> float:
-        """Let the key grant nothing for so long; `nx`: unless it is blocked. Returns until when (Unix time).
-        Raises ServerAway."""
+    async def _block(self, key: Key, duration: Duration, *, unless_blocked: bool = False) -> float:
+        """Let the key grant nothing for so long; `unless_blocked`: if it is not blocked yet. Returns until when (Unix
+        time). Raises UnavailableError."""
         ms = milliseconds(duration)
-        until: int = await self._change(Block(self._name(key), ms, checked_flag(nx, "nx")), duration=ms, nx=nx)
+        until: int = await self._change(Block(self._name(key), ms, checked_flag(unless_blocked, "unless_blocked")),
+                                          duration=ms, unless_blocked=unless_blocked)
         if self._state is None:  # the windows of this process go by a clock that nobody sets
             until += self._clock.shown() - self._clock.instant()
         return until / 1000
 
     async def _unblock(self, key: Key) -> bool:
-        """Lift a block; whether there was one. Raises ServerAway."""
+        """Lift a block; whether there was one. Raises UnavailableError."""
         return bool(await self._change(Unblock(self._name(key))))
 
     async def _reset(self, key: Key) -> bool:
-        """Forget what is counted for a key, and its block; whether there was anything. Raises ServerAway."""
+        """Forget what is counted for a key, and its block; whether there was anything. Raises UnavailableError."""
         name = self._name(key)
         if self._warming is not None:
             self._warming.forget(name)

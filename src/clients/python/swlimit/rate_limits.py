@@ -4,7 +4,7 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any, Generic, TypeVar
 
 from ._all_of import decide_together
-from ._base import Key, as_bytes
+from ._base import ClusterMode, Key, as_bytes
 from ._core.decision import Decisions
 from ._core.quota import Duration
 from ._core.rates import key_of_window, parse_rates
@@ -23,8 +23,6 @@ class _Limits(Generic[C, L]):
     """The methods of `Limits` and `AsyncLimits`."""
 
     _limiter_type: type[L]
-    _open: Any
-
     def __init__(self, client: C | None, rates: str, **options: "Unpack[Options]") -> None:
         """Rates such as `100/hour; 5/second`: a request is granted by all of them, or none counts it.
 
@@ -36,11 +34,15 @@ class _Limits(Generic[C, L]):
         """The limiter of each rate, in the order of the text."""
 
     @classmethod
-    def from_url(cls, url: str, rates: str, **options: "Unpack[Options]") -> "Self":
-        """Rates on the server of a URL as redis-py takes it. Closing them closes the client that was made."""
-        client = cls._open(url)
+    def from_url(cls, url: str, rates: str, *, cluster: ClusterMode = "auto",
+                 **options: "Unpack[Options]") -> "Self":
+        """Rates on the server of a URL as redis-py takes it. Closing them closes the client that was made.
+
+        cluster: as of `Limiter.from_url`.
+        """
+        client, open_cluster = cls._limiter_type._open_url(url, cluster)
         limits = cls(client, rates, **options)
-        limits.limiters[-1]._opened = client
+        limits.limiters[-1]._opened_by(client, open_cluster)
         return limits
 
     def __repr__(self) -> str:
@@ -71,7 +73,7 @@ class _Limits(Generic[C, L]):
         return [await one._refund(name, units, age=age) for one, name in self._keys(key)]
 
     async def _reset(self, key: Key) -> bool:
-        """Forget what is counted for a key; whether there was anything. Raises ServerAway."""
+        """Forget what is counted for a key; whether there was anything. Raises UnavailableError."""
         return any([await one._reset(name) for one, name in self._keys(key)])
 
     async def _close(self) -> None:

@@ -16,9 +16,10 @@ use crate::hold::{Hold, PendingHold};
 use crate::limiter::Policy;
 use crate::protocol::{Clause, Command};
 use crate::request::Request;
+use crate::servers::Reason;
 use crate::statistics::Count;
 use crate::transport::{Failure, Reply};
-use crate::upstream::{Batch, HoldRenewer, Moment, Settle, Settled, Settlement};
+use crate::upstream::{told_of_all, Batch, HoldRenewer, Moment, Outcome, Owner, Settled, Settlement};
 use crate::wait::Wait;
 
 impl Client {
@@ -91,8 +92,16 @@ impl Client {
         if let Some(decisions) = self.known_denials(&asked) {
             return Ok(self.admission(decisions, Granted::default(), Moment::now(), true));
         }
-        match self.there(renewer, &asked, deadline).await {
-            Err(Error::Unavailable(reason)) => self.here(asked.members, Some(reason)).await,
+        let outcome = Outcome::default();
+        match self.there(renewer, &asked, deadline, &outcome).await.map_err(|error| self.0.failure(error)) {
+            Err(Error::Unavailable(reason)) => {
+                let here = self.here(asked.members, Some(reason)).await;
+                outcome.decided(match &here {
+                    Ok(admission) => told_of_all(admission.granted()),
+                    Err(_) => self.0.told_by_error(),
+                });
+                here
+            }
             decided => decided,
         }
     }
@@ -118,15 +127,22 @@ impl Client {
     }
 
     /// The server's decision.
-    async fn there(&self, renewer: &HoldRenewer, asked: &Asked, deadline: Option<Instant>) -> Result<Admission, Error> {
+    async fn there(
+        &self,
+        renewer: &HoldRenewer,
+        asked: &Asked,
+        deadline: Option<Instant>,
+        outcome: &Outcome,
+    ) -> Result<Admission, Error> {
         let link = renewer.link();
-        let deadline = link.deadline(deadline)?;
+        let longest = asked.holds().map(|pending| pending.timeout).max().unwrap_or_default();
+        let deadline = link.deadline_after(longest.max(link.timeout()), deadline)?;
         let tickets: Vec<_> = asked.members.iter().map(|one| self.0.deny_cache.ticket(&one.key)).collect();
         let sent = Moment::now();
-        let reply = match answered(renewer, asked, None, deadline).await {
+        let reply = match answered(renewer, asked, None, deadline, outcome).await {
             Err(Error::Refused(text)) if has_ended(&text) => {
                 let ahead = Ahead(server_time(link, deadline).await);
-                answered(renewer, asked, Some(ahead), deadline).await?
+                answered(renewer, asked, Some(ahead), deadline, outcome).await?
             }
             reply => reply?,
         };
@@ -195,12 +211,13 @@ impl CheckedMember {
     async fn here(&self, reason: Option<&Cause>, wait: &Wait) -> Result<(Decision, Option<Hold>), Error> {
         Ok(match &self.of {
             Resource::Rate(limiter, demand) => {
-                let decision = match limiter.policy(demand, reason.cloned().unwrap_or("".into()))? {
-                    Policy::Decided(decision) => decision,
-                    Policy::Window(windows, share, source) => {
-                        source.decided(windows.allow(&self.key, &share)?).of(demand)
-                    }
-                };
+                let decision =
+                    match limiter.policy(demand, reason.cloned().unwrap_or_else(|| Reason::Other.because("")))? {
+                        Policy::Decided(decision) => decision,
+                        Policy::Window(windows, share, source) => {
+                            source.decided(windows.allow(&self.key, &share)?).of(demand)
+                        }
+                    };
                 (decision, None)
             }
             Resource::Budget(limiter, cost) => {
@@ -236,6 +253,7 @@ async fn answered(
     asked: &Asked,
     ahead: Option<Ahead>,
     deadline: Instant,
+    outcome: &Outcome,
 ) -> Result<Reply, Error> {
     let reservation = asked.reservation.iter();
     let reservation = reservation.map(|pending| Ok((Arc::clone(&pending.name.key), Clause::Hold(pending.clause()))));
@@ -245,15 +263,17 @@ async fn answered(
     let command = Command::Admit { members: clauses, strict };
     let (link, key) = (renewer.link(), &asked.members[0].key);
     let ask = async || {
-        // Without a hold of its own, the exchange undoes itself.
-        let late = unsettled(&command, asked).map(|unsettled| {
-            let renewer = renewer.clone();
-            Box::new(move |settled: Settled| {
-                if may_be_granted(&settled.reply) {
-                    renewer.settle(unsettled);
-                }
-            }) as Settle
-        });
+        let late = match unsettled(&command, asked) {
+            Some(unsettled) => {
+                let renewer = renewer.clone();
+                Owner::Settle(Box::new(move |settled: Settled| {
+                    if may_be_granted(&settled.reply) {
+                        renewer.settle(unsettled);
+                    }
+                }))
+            }
+            None => outcome.owner(),
+        };
         link.exchange(Batch::One(command.clone()), deadline, late).await.map(|settled| settled.reply)
     };
     let first = ask().await?;
@@ -300,7 +320,7 @@ impl Drop for InDoubt<'_> {
 /// How to give back all that an admission takes; `None` without a hold, and of one whose id its caller chose.
 fn unsettled(admit: &Command, asked: &Asked) -> Option<Settlement> {
     let first = asked.holds().next().filter(|pending| pending.is_own)?;
-    let command = admit.undo(None, 0).pop()?;
+    let command = admit.undo(None, 0, 0).pop()?;
     let (name, done) = (first.name.clone(), oneshot::channel().0);
     Some(Settlement { name, command, beyond: Vec::new(), holds: Vec::new(), done })
 }

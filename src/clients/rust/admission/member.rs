@@ -120,7 +120,7 @@ fn reservation(members: &[CheckedMember]) -> Option<PendingHold> {
     let first = holds().next().filter(|_| holds().count() < members.len())?;
     let ttl = holds().map(|pending| pending.name.ttl).max()?;
     let name = HoldName { key: beside(&members[0].key).into(), id: Arc::clone(&first.name.id), ttl };
-    Some(PendingHold { name, is_own: first.is_own, limit: MAX_EXACT, cost: 1 })
+    Some(PendingHold { name, is_own: first.is_own, limit: MAX_EXACT, cost: 1, timeout: first.timeout })
 }
 
 /// The key of a reservation: beside that of the first member, and in its slot.

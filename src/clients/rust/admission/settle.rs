@@ -20,6 +20,7 @@ use crate::hold::{Hold, Taken};
 use crate::limiter::Policy;
 use crate::protocol::{Command, Counted};
 use crate::request::Request;
+use crate::servers::Reason;
 use crate::upstream::{HoldName, HoldRenewer, Link, Settlement};
 
 /// What was taken of a limit.
@@ -152,7 +153,7 @@ impl Admission {
         renewer.settle(Settlement { name, command, beyond, holds: holds.collect(), done });
         let changes = match timeout_at(deadline, settled).await {
             Ok(Ok(settled)) => settled?,
-            _ => return Err(Error::Unavailable("the settlement goes on".into())),
+            _ => return Err(Error::Unavailable(Reason::NoAnswer.because("the settlement goes on"))),
         };
         let is_counted = self.granted.reserved.iter().map(Reserved::is_counted);
         Ok(changes.map(|each| each.into_iter().zip(is_counted).filter(|one| one.1).map(|one| one.0).collect()))
@@ -226,7 +227,7 @@ impl Reserved {
         let (age, beyond) = (age.map(ms_up), used.saturating_sub(self.units));
         let unused = self.units.saturating_sub(used);
         match &self.of {
-            Resource::Rate(limiter, demand) => match limiter.policy(demand, "".into()) {
+            Resource::Rate(limiter, demand) => match limiter.policy(demand, Reason::Other.because("")) {
                 Ok(Policy::Window(windows, _, _)) if unused > 0 => {
                     return Ok(-signed(windows.refund(&self.key, unused, age)));
                 }

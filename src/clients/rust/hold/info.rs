@@ -5,7 +5,7 @@ use std::time::Duration;
 use super::request::check_ids;
 use crate::client::Client;
 use crate::clock::ms;
-use crate::error::Error;
+use crate::error::{Cause, Error};
 use crate::protocol::{Bytes, Command};
 use crate::transport::Reply;
 
@@ -27,7 +27,7 @@ pub struct Holder {
 
 impl Holder {
     fn of(reply: &Reply) -> Result<Self, Error> {
-        let unclear = || Error::Answer(reply.to_string());
+        let unclear = || Error::Unavailable(Cause::unclear(reply));
         let Reply::Array(fields) = reply else { return Err(unclear()) };
         let [Reply::Bytes(id), units, held, left, token] = fields.as_slice() else { return Err(unclear()) };
         let ms = |reply: &Reply| reply.natural().map(Duration::from_millis);
@@ -50,7 +50,7 @@ impl Client {
         let key = self.0.key(key.as_ref());
         let command = Command::Holders { key: key.as_ref().into(), count: count as u64 };
         let reply = self.ask("holders", command).await?;
-        let Reply::Array(holders) = &reply else { return Err(Error::Answer(reply.to_string())) };
+        let Reply::Array(holders) = &reply else { return Err(Error::Unavailable(Cause::unclear(&reply))) };
         holders.iter().map(Holder::of).collect()
     }
 
@@ -83,7 +83,7 @@ impl Client {
         let ids = ids.iter().copied().map(Bytes::from).collect();
         match self.ask("renew", Command::Renew { key: key.as_ref().into(), ttl: ms(ttl), ids }).await? {
             Reply::Array(each) => each.iter().map(|one| Ok(one.natural()? == 1)).collect(),
-            reply => Err(Error::Answer(reply.to_string())),
+            reply => Err(Error::Unavailable(Cause::unclear(&reply))),
         }
     }
 }

@@ -20,6 +20,8 @@ use crate::shared::Shared;
 use crate::upstream::Link;
 
 pub(super) const TTL: Duration = Duration::from_secs(30);
+/// The longest that a request waits because of the limiter.
+const TIMEOUT: Duration = Duration::from_secs(1);
 /// While the server is away, somebody who waits asks it again after so long.
 pub(super) const AGAIN: Duration = Duration::from_secs(1);
 
@@ -50,6 +52,7 @@ pub(super) struct Inner {
     pub client: Arc<Shared>,
     pub limit: u64,
     pub ttl: Duration,
+    pub timeout: Duration,
     pub on_failure: OnFailure,
     pub local_share: Share,
     /// Holds of this process, by the failure policy or without a server.
@@ -63,13 +66,14 @@ pub struct HoldLimiterBuilder {
     client: Client,
     limit: u64,
     ttl: Duration,
+    timeout: Duration,
     on_failure: OnFailure,
     local_share: f64,
 }
 
 impl HoldLimiterBuilder {
     pub(crate) fn new(client: Client, limit: u64) -> Self {
-        Self { client, limit, ttl: TTL, on_failure: OnFailure::default(), local_share: SHARE }
+        Self { client, limit, ttl: TTL, timeout: TIMEOUT, on_failure: OnFailure::Error, local_share: SHARE }
     }
 
     /// How long a hold lasts after the last sign of its process: 30 s unless set, at least 3 s. It is renewed every
@@ -78,7 +82,14 @@ impl HoldLimiterBuilder {
         Self { ttl, ..self }
     }
 
-    /// What decides when the server does not answer: [`OnFailure::Local`] unless set. Only for taking: a hold that the
+    /// The longest that a request waits because of the limiter, beside the time that it waits for its turn: 1 s unless
+    /// set. A first connection takes several round trips.
+    pub fn timeout(self, timeout: Duration) -> Self {
+        Self { timeout, ..self }
+    }
+
+    /// What decides when the server does not answer: [`OnFailure::Error`] unless set, since a hold that this process
+    /// grants by itself may be somebody else's. Only for taking: a hold that the
     /// server granted ends at its time.
     pub fn on_failure(self, on_failure: OnFailure) -> Self {
         Self { on_failure, ..self }
@@ -95,10 +106,18 @@ impl HoldLimiterBuilder {
     /// # Errors
     /// [`Error::Invalid`] for a limit, a share or a time to live out of range.
     pub fn build(self) -> Result<HoldLimiter, Error> {
-        let Self { client: Client(client), limit, ttl, on_failure, local_share } = self;
+        let Self { client: Client(client), limit, ttl, timeout, on_failure, local_share } = self;
         let (limit, local_share) = (checked_limit(limit)?, Share::named("local_share", local_share)?);
         let ttl = checked_ttl(ttl)?;
-        Ok(HoldLimiter(Arc::new(Inner { client, limit, ttl, on_failure, local_share, local: LocalHolds::default() })))
+        Ok(HoldLimiter(Arc::new(Inner {
+            client,
+            limit,
+            ttl,
+            timeout,
+            on_failure,
+            local_share,
+            local: LocalHolds::default(),
+        })))
     }
 }
 
@@ -137,7 +156,8 @@ impl HoldLimiter {
         let Some(renewer) = &self.0.client.renewer else {
             return Ok(self.look_here(&pending, self.0.limit, Source::Local));
         };
-        match self.look_there(renewer.link(), &pending, request.deadline).await {
+        let looked = self.look_there(renewer.link(), &pending, request.deadline).await;
+        match looked.map_err(|error| self.0.client.failure(error)) {
             Err(Error::Unavailable(reason)) => match self.0.on_failure {
                 OnFailure::Error => Err(Error::Unavailable(reason)),
                 OnFailure::Allow => Ok(Source::Failure.unknown(pending.cost, self.0.limit, Some(0))),
@@ -156,10 +176,11 @@ impl HoldLimiter {
         pending: &PendingHold,
         deadline: Option<Instant>,
     ) -> Result<Decision, Error> {
-        let (units, end) = match link.ask(Command::info(&pending.name.key), link.deadline(deadline)?).await {
-            Err(Error::Refused(text)) if text == NO_SUCH_KEY => (0, 0),
-            reply => held_of(&reply?)?,
-        };
+        let (units, end) =
+            match link.ask(Command::info(&pending.name.key), link.deadline_after(self.0.timeout, deadline)?).await {
+                Err(Error::Refused(text)) if text == NO_SUCH_KEY => (0, 0),
+                reply => held_of(&reply?)?,
+            };
         let left = unix(end).duration_since(SystemTime::now()).unwrap_or_default();
         Ok(self.looked(pending, self.0.limit.saturating_sub(units), ms_up(left).max(1), Source::Server))
     }
@@ -207,7 +228,7 @@ impl HoldLimiter {
         let command = name.release();
         let unanswered = InDoubt { renewer, name: Some(name) };
         let link = renewer.link();
-        let freed = link.ask(command, link.deadline(request.deadline)?).await?.natural()?;
+        let freed = link.ask(command, link.deadline_after(self.0.timeout, request.deadline)?).await?.natural()?;
         unanswered.settle();
         Ok(freed)
     }

@@ -11,6 +11,7 @@ use crate::clock::{ms, ms_up};
 use crate::decision::{Decision, Source};
 use crate::error::Error;
 use crate::protocol::{Command, HoldClause, HoldReply};
+use crate::servers::Reason;
 use crate::upstream::{HoldName, HoldRenewer, Moment};
 
 pub(super) const MAX_ID: usize = 128;
@@ -109,6 +110,8 @@ pub(crate) struct PendingHold {
     pub is_own: bool,
     pub limit: u64,
     pub cost: u64,
+    /// The longest that it waits because of the limiter.
+    pub timeout: Duration,
 }
 
 impl PendingHold {
@@ -176,6 +179,7 @@ impl Drop for InDoubt<'_> {
 
 pub(super) fn fresh_id() -> Result<Arc<[u8]>, Error> {
     let mut id = [0; 16];
-    getrandom::fill(&mut id).map_err(|error| Error::Unavailable(format!("no random bytes: {error}").into()))?;
+    getrandom::fill(&mut id)
+        .map_err(|error| Error::Unavailable(Reason::Other.because(format!("no random bytes: {error}"))))?;
     Ok(Arc::new(id))
 }

@@ -16,7 +16,7 @@ use crate::keyed::Turn;
 use crate::mode::OnFailure;
 use crate::protocol::HoldReply;
 use crate::transport::{Failure, Reply};
-use crate::upstream::{Batch, HoldName, HoldRenewer, Link, Moment, Settled, WAITS_ELSEWHERE};
+use crate::upstream::{Batch, HoldName, HoldRenewer, Link, Moment, Owner, Settled, WAITS_ELSEWHERE};
 use crate::wait::Wait;
 
 impl HoldLimiter {
@@ -61,7 +61,8 @@ impl HoldLimiter {
             }
         };
         let key = self.0.client.key(key).into();
-        Ok(PendingHold { name: HoldName { key, id, ttl }, is_own, limit: self.0.limit, cost })
+        let timeout = self.0.timeout;
+        Ok(PendingHold { name: HoldName { key, id, ttl }, is_own, limit: self.0.limit, cost, timeout })
     }
 
     /// Takes a hold from the server, or by the failure policy for as long as the server is away.
@@ -74,7 +75,8 @@ impl HoldLimiter {
     ) -> Result<Hold, Error> {
         loop {
             let mut denied = None;
-            let reason = match (self.take_there(renewer, pending.clone(), request, wait, &mut denied).await, denied) {
+            let taken = self.take_there(renewer, pending.clone(), request, wait, &mut denied).await;
+            let reason = match (taken.map_err(|error| self.0.client.failure(error)), denied) {
                 // The caller's time is over: the denial stands, and the failure policy has no say.
                 (Err(Error::Unavailable(_)), Some(denied)) if wait.is_over() => return Ok(Hold::denied(denied)),
                 (Err(Error::Unavailable(reason)), _) => reason,
@@ -195,7 +197,7 @@ async fn ask_at_once(
     deadline: Option<Instant>,
 ) -> Result<(HoldReply, Moment), Error> {
     let link = renewer.link();
-    let deadline = link.deadline(deadline)?;
+    let deadline = link.deadline_after(pending.timeout, deadline)?;
     let first = ask_once(renewer, pending, deadline).await?;
     let (settled, sent) = match first {
         (Settled { reply: Err(_), .. }, _) => {
@@ -221,7 +223,7 @@ async fn ask_once(renewer: &HoldRenewer, pending: &PendingHold, deadline: Instan
         })
     };
     let sent = Moment::now();
-    let settled = renewer.link().exchange(Batch::One(pending.command(None)), deadline, Some(late)).await?;
+    let settled = renewer.link().exchange(Batch::One(pending.command(None)), deadline, Owner::Settle(late)).await?;
     Ok((settled, sent))
 }
 
@@ -269,8 +271,8 @@ async fn wait_there(renewer: &HoldRenewer, pending: &PendingHold, wait: &Wait) -
 /// Renews a hold that was granted after a wait: when that was sent; `None` if it has ended.
 async fn renewed(link: &Arc<Link>, pending: &PendingHold) -> Result<Option<Moment>, Error> {
     let sent = Moment::now();
-    match link.insist(pending.name.renew(), sent.instant + link.timeout(), None).await? {
+    match link.insist(pending.name.renew(), sent.instant + pending.timeout, None).await? {
         Reply::Array(each) if each.len() == 1 => Ok((each[0].natural()? == 1).then_some(sent)),
-        reply => Err(Error::Answer(reply.to_string())),
+        reply => Err(Error::Unavailable(Cause::unclear(&reply))),
     }
 }

@@ -1,6 +1,7 @@
-//! A concurrent map with a bound. The oldest key is forgotten first.
+//! A concurrent map with a bound. What was not used since it was looked at last is forgotten first.
 
 use std::collections::VecDeque;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, OnceLock};
 
 use ahash::RandomState;
@@ -13,7 +14,7 @@ const SWEEP: Duration = Duration::from_secs(1);
 const FEW: usize = 1024;
 /// The names of all keys may take so many bytes for each key that there may be.
 const BYTES_PER_KEY: usize = 128;
-/// How many of the oldest are looked at for one that may be forgotten.
+/// How many of the oldest are looked at for one that was not used; and then, for one that may be forgotten.
 const LOOK_AT: usize = 32;
 
 /// The value of a key, kept until it is idle.
@@ -36,8 +37,24 @@ pub(crate) struct Bounded<V> {
     max_keys: usize,
 }
 
-type Map<V> = papaya::HashMap<Arc<[u8]>, V, RandomState>;
-type Pinned<'map, V> = papaya::HashMapRef<'map, Arc<[u8]>, V, RandomState, papaya::LocalGuard<'map>>;
+type Map<V> = papaya::HashMap<Arc<[u8]>, Kept<V>, RandomState>;
+type Pinned<'map, V> = papaya::HashMapRef<'map, Arc<[u8]>, Kept<V>, RandomState, papaya::LocalGuard<'map>>;
+
+struct Kept<V> {
+    value: V,
+    /// Since it was made, or looked at because room was needed.
+    was_used: AtomicBool,
+}
+
+impl<V> Kept<V> {
+    #[inline]
+    fn used(&self) -> &V {
+        if !self.was_used.load(Ordering::Relaxed) {
+            self.was_used.store(true, Ordering::Relaxed);
+        }
+        &self.value
+    }
+}
 
 struct Order {
     keys: VecDeque<Arc<[u8]>>,
@@ -66,7 +83,7 @@ impl<V: Keep> Bounded<V> {
     /// Applies a function to what is kept of a key; `None` where nothing is.
     #[inline]
     pub fn see<R>(&self, key: &[u8], see: impl FnOnce(&V) -> R) -> Option<R> {
-        self.map.get()?.pin().get(key).map(see)
+        self.map.get()?.pin().get(key).map(|kept| see(kept.used()))
     }
 
     /// Applies a function to what is kept of a key, made if nothing is. If the map is full, it is made, and not kept.
@@ -74,7 +91,7 @@ impl<V: Keep> Bounded<V> {
     pub fn with<R>(&self, key: &[u8], make: impl FnOnce() -> V, see: impl FnOnce(&V) -> R) -> R {
         let map = self.map().pin();
         match map.get(key) {
-            Some(found) => see(found),
+            Some(found) => see(found.used()),
             None => match self.keep(&map, key, make) {
                 Ok(kept) => see(kept),
                 Err(made) => see(&made),
@@ -87,7 +104,7 @@ impl<V: Keep> Bounded<V> {
     fn keep<'map>(&self, map: &'map Pinned<'_, V>, key: &[u8], make: impl FnOnce() -> V) -> Result<&'map V, V> {
         let mut order = self.order.lock();
         if let Some(found) = map.get(key) {
-            return Ok(found);
+            return Ok(found.used());
         }
         let now = Instant::now();
         if order.keys.len() >= order.crowded && now > order.swept + SWEEP {
@@ -99,14 +116,14 @@ impl<V: Keep> Bounded<V> {
         let key = Arc::<[u8]>::from(key);
         order.keys.push_back(Arc::clone(&key));
         order.bytes += key.len();
-        Ok(map.get_or_insert(key, make()))
+        Ok(&map.get_or_insert(key, Kept { value: make(), was_used: AtomicBool::new(false) }).value)
     }
 
     fn sweep(&self, order: &mut Order, now: Instant) {
         let map = self.map().pin();
         let mut bytes = 0;
         order.keys.retain(|key| {
-            let stays = map.get(key).is_some_and(|kept| !kept.is_idle(now) || kept.is_pinned());
+            let stays = map.get(key).is_some_and(|kept| !kept.value.is_idle(now) || kept.value.is_pinned());
             if stays {
                 bytes += key.len();
             } else {
@@ -127,16 +144,17 @@ impl<V: Keep> Bounded<V> {
         while order.keys.len() >= self.max_keys || (order.bytes + bytes > most_bytes && !order.keys.is_empty()) {
             let Some(oldest) = order.keys.pop_front() else { break };
             let kept = map.get(&oldest);
-            if kept.is_some_and(|kept| kept.is_pinned()) {
+            let is_used = |kept: &Kept<V>| looked_at < LOOK_AT && kept.was_used.swap(false, Ordering::Relaxed);
+            if kept.is_some_and(|kept| kept.value.is_pinned()) || kept.is_some_and(is_used) {
                 order.keys.push_back(oldest);
                 looked_at += 1;
-                if looked_at == LOOK_AT {
+                if looked_at == 2 * LOOK_AT {
                     order.forgot = Some(now);
                     return false;
                 }
                 continue;
             }
-            if kept.is_some_and(|kept| !kept.is_idle(now)) {
+            if kept.is_some_and(|kept| !kept.value.is_idle(now)) {
                 order.forgot = Some(now);
             }
             order.bytes -= oldest.len();
@@ -166,7 +184,7 @@ impl<V: Keep> Bounded<Arc<V>> {
     /// The same; an error where it is not kept.
     pub fn get_or_keep(&self, key: &[u8], make: impl FnOnce() -> V) -> Result<Arc<V>, Arc<V>> {
         let map = self.map().pin();
-        let found = map.get(key).map_or_else(|| self.keep(&map, key, || Arc::new(make())), Ok);
+        let found = map.get(key).map(Kept::used).map_or_else(|| self.keep(&map, key, || Arc::new(make())), Ok);
         found.map(Arc::clone)
     }
 }
@@ -185,9 +203,9 @@ impl<V: Keep> Keep for Arc<V> {
 mod tests {
     use super::*;
 
-    struct Kept(bool, bool);
+    struct Item(bool, bool);
 
-    impl Keep for Kept {
+    impl Keep for Item {
         fn is_idle(&self, _: Instant) -> bool {
             self.0
         }
@@ -197,13 +215,13 @@ mod tests {
         }
     }
 
-    fn fill(keys: &Bounded<Kept>, names: std::ops::Range<usize>, idle: impl Fn(usize) -> bool) {
+    fn fill(keys: &Bounded<Item>, names: std::ops::Range<usize>, idle: impl Fn(usize) -> bool) {
         for name in names {
-            keys.with(name.to_string().as_bytes(), || Kept(idle(name), false), |_| ());
+            keys.with(name.to_string().as_bytes(), || Item(idle(name), false), |_| ());
         }
     }
 
-    fn has(keys: &Bounded<Kept>, name: usize) -> bool {
+    fn has(keys: &Bounded<Item>, name: usize) -> bool {
         keys.see(name.to_string().as_bytes(), |_| ()).is_some()
     }
 
@@ -215,6 +233,17 @@ mod tests {
         assert!((0..25).all(|name| has(&keys, name) == (name >= 15)));
         fill(&keys, 15..25, |_| false); // they are there already
         assert!(has(&keys, 15));
+    }
+
+    #[test]
+    fn what_is_used_is_forgotten_last() {
+        let keys = Bounded::new(4);
+        fill(&keys, 0..1, |_| false);
+        for name in 1..100 {
+            fill(&keys, name..name + 1, |_| false);
+            assert!(has(&keys, 0), "forgotten at {name}");
+        }
+        assert_eq!(keys.len(), 4);
     }
 
     #[tokio::test(start_paused = true)]
@@ -231,7 +260,7 @@ mod tests {
     #[test]
     fn what_is_pinned_stays_and_what_is_forgotten_is_known() {
         let (keys, begun) = (Bounded::new(3), Instant::now());
-        keys.with(b"pinned", || Kept(false, true), |_| ());
+        keys.with(b"pinned", || Item(false, true), |_| ());
         fill(&keys, 0..2, |_| true);
         assert!(!keys.has_forgotten_since(begun));
         fill(&keys, 2..4, |_| false);
@@ -241,7 +270,7 @@ mod tests {
         assert!(keys.see(b"pinned", |_| ()).is_some());
         let full = Bounded::new(2);
         for key in [b"a", b"b", b"c"] {
-            full.with(key, || Kept(false, true), |_| ());
+            full.with(key, || Item(false, true), |_| ());
         }
         assert!(full.len() == 2 && full.see(b"c", |_| ()).is_none() && full.has_forgotten_since(begun));
     }
@@ -251,7 +280,7 @@ mod tests {
         let keys = Bounded::new(1000);
         for number in 0..100 {
             let name = format!("{number}{}", "x".repeat(60_000));
-            keys.with(name.as_bytes(), || Kept(false, false), |_| ());
+            keys.with(name.as_bytes(), || Item(false, false), |_| ());
         }
         assert!(keys.len() <= 1000 * BYTES_PER_KEY / 60_000, "{}", keys.len());
     }

@@ -14,7 +14,7 @@ use crate::error::Error;
 use crate::protocol::Command;
 use crate::request::Request;
 use crate::transport::Reply;
-use crate::upstream::Link;
+use crate::upstream::{Link, Outcome};
 use crate::wait::{Wait, POLL};
 
 /// The server's last denial, if the caller's time is over. It stands where the server no longer answers: the failure policy
@@ -68,9 +68,13 @@ impl Limiter {
                     Some(waited) => return waited,
                 }
             }
-            match (self.decide(key, demand, None).await, standing(denied, wait)) {
-                (Err(Error::Unavailable(_)), Some(denied)) => Ok(denied),
-                (decided, _) => self.allowed_on_failure(decided, key, demand),
+            let outcome = Outcome::default();
+            match (self.decide(key, demand, None, &outcome).await, standing(denied, wait)) {
+                (Err(Error::Unavailable(_)), Some(denied)) => {
+                    outcome.decided(0);
+                    Ok(denied)
+                }
+                (decided, _) => self.allowed_on_failure(decided, key, demand, &outcome),
             }
         };
         match self.0.client.fair_queue.wait(key, wait, longest, denied, ask).await {
@@ -79,7 +83,9 @@ impl Limiter {
             None => {
                 let peeked = match (self.peek_as(key, demand, None).await, standing(denied, wait)) {
                     (Err(Error::Unavailable(_)), Some(denied)) => return Ok(denied),
-                    (peeked, _) => self.or_on_failure(peeked, demand, |windows, demand| windows.peek(key, demand))?,
+                    (peeked, _) => self.or_on_failure(peeked, demand, &Outcome::default(), |windows, demand| {
+                        windows.peek(key, demand)
+                    })?,
                 };
                 let retry_after = peeked.retry_after.map(|ms| ms.max(1));
                 Ok(Decision { granted: 0, retry_after, ..peeked })

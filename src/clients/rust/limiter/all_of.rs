@@ -16,10 +16,10 @@ use crate::demand::Demand;
 use crate::error::{Cause, Error};
 use crate::protocol::Command;
 use crate::request::Request;
+use crate::servers::Reason;
 use crate::shared::Shared;
-use crate::statistics::Count;
 use crate::transport::Reply;
-use crate::upstream::{Batch, Link, Settled};
+use crate::upstream::{told_of_all, Batch, Link, Outcome, Owner, Settled};
 
 /// The requests, checked.
 struct AllOf<'a>(Vec<Member<'a>>);
@@ -63,8 +63,16 @@ impl<'a> AllOf<'a> {
 
     /// The decision of the server, of what is known of it, or of the failure policies.
     pub async fn decide(&self, client: &Arc<Shared>, deadline: Option<Instant>) -> Result<Decisions, Error> {
-        match self.ask(client, deadline).await {
-            Err(Error::Unavailable(reason)) => self.decide_by_policy(reason),
+        let outcome = Outcome::default();
+        match self.ask(client, deadline, &outcome).await.map_err(|error| client.failure(error)) {
+            Err(Error::Unavailable(reason)) => {
+                let decided = self.decide_by_policy(reason);
+                outcome.decided(match &decided {
+                    Ok(decisions) => told_of_all(decisions.granted),
+                    Err(_) => client.told_by_error(),
+                });
+                decided
+            }
             decided => decided,
         }
     }
@@ -73,8 +81,15 @@ impl<'a> AllOf<'a> {
     ///
     /// # Errors
     /// [`Error::Unavailable`] while the server is away.
-    async fn ask(&self, client: &Arc<Shared>, deadline: Option<Instant>) -> Result<Decisions, Error> {
-        let Ok(link) = self.0[0].limiter.deciding().link() else { return self.decide_by_policy("".into()) };
+    async fn ask(
+        &self,
+        client: &Arc<Shared>,
+        deadline: Option<Instant>,
+        outcome: &Outcome,
+    ) -> Result<Decisions, Error> {
+        let Ok(link) = self.0[0].limiter.deciding().link() else {
+            return self.decide_by_policy(Reason::Other.because(""));
+        };
         let is_direct = |member: &Member| matches!(member.limiter.deciding(), DecidingMode::Direct(_));
         let mut parts = together(self.0.iter().map(|member| (member.leases(), &*member.key, &member.demand)));
         let mut is_reserved = false;
@@ -91,7 +106,7 @@ impl<'a> AllOf<'a> {
         let deadline = link.deadline(deadline)?;
         match is_reserved {
             true => from_landed(parts, deadline).await,
-            false => self.decide_by_server(client, link, parts, deadline).await,
+            false => self.decide_by_server(client, link, parts, deadline, outcome).await,
         }
     }
 
@@ -111,9 +126,13 @@ impl<'a> AllOf<'a> {
         let has_risen = self.0.iter_mut().map(Member::rise).max() == Some(true);
         if has_risen {
             // Without a reply, the denial stands: the failure policy has no say.
-            if let Ok(again) = self.ask(client, deadline).await {
-                self.learn(&again);
-                decided = again;
+            let outcome = Outcome::default();
+            match self.ask(client, deadline, &outcome).await {
+                Ok(again) => {
+                    self.learn(&again);
+                    decided = again;
+                }
+                Err(_) => outcome.decided(0),
             }
         }
         let told = |(decision, member): (_, &Member)| member.limiter.told(&member.key, &member.demand, decision);
@@ -160,6 +179,7 @@ impl<'a> AllOf<'a> {
         link: &Arc<Link>,
         mut parts: Vec<Option<Part>>,
         deadline: Instant,
+        outcome: &Outcome,
     ) -> Result<Decisions, Error> {
         let members: Vec<_> = self.0.iter().map(|member| (&*member.key, member.demand)).collect();
         let tickets: Vec<_> = members.iter().map(|(key, _)| client.deny_cache.ticket(key)).collect();
@@ -167,8 +187,12 @@ impl<'a> AllOf<'a> {
         let strict = members.iter().any(|(_, demand)| demand.exact.strict);
         let mallow =
             Command::Mallow { members: members.iter().map(|(key, demand)| ((*key).into(), *demand)).collect(), strict };
-        let reply = if parts.iter().all(Option::is_none) {
-            link.ask(mallow, deadline).await?
+        let reply = if parts.iter().any(Option::is_none) {
+            let reply = link.ask_for(outcome, mallow, deadline).await?;
+            for (part, decision) in parts.iter().zip(&reply.decisions()?.1) {
+                part.iter().for_each(|part| part.heard(decision));
+            }
+            reply
         } else {
             let ahead: Vec<Command> = parts.iter_mut().flatten().flat_map(Part::beside).collect();
             let batch = match ahead.is_empty() {
@@ -178,7 +202,7 @@ impl<'a> AllOf<'a> {
             let parts = Arc::<[_]>::from(parts);
             let (late, counting) = (Arc::clone(&parts), Arc::clone(link));
             let settle = Box::new(move |settled| drop(kept(&counting, &late, &settled, true)));
-            let settled = link.exchange(batch, deadline, Some(settle)).await?;
+            let settled = link.exchange(batch, deadline, Owner::Settle(settle)).await?;
             link.understood(Ok(kept(link, &parts, &settled, false)?), members[0].0)?
         };
         let (granted, each) = reply.decisions()?;
@@ -236,12 +260,10 @@ fn kept(link: &Link, parts: &[Option<Part>], settled: &Settled, is_abandoned: bo
     let (decision, since, ahead) = decided(link, settled)?;
     land(parts, since, ahead, settled);
     if let Ok((is_granted, each)) = decision.decisions() {
-        for (part, decision) in parts.iter().zip(&each) {
-            match part {
-                Some(part) if is_abandoned && is_granted => part.keep(decision, since, settled),
-                None if is_abandoned && is_granted => link.count(Count::Unclaimed, decision.granted),
-                Some(part) => part.heard(decision),
-                None => {}
+        for (part, decision) in parts.iter().flatten().zip(&each) {
+            match is_abandoned && is_granted {
+                true => part.keep(decision, since, settled),
+                false => part.heard(decision),
             }
         }
     }

@@ -15,6 +15,7 @@ use crate::deciding::local::Windows;
 use crate::error::Error;
 use crate::mode::{Mode, OnFailure, Share, SHARE, SYNC_INTERVAL};
 use crate::quota::Quota;
+use crate::upstream::Right;
 use crate::warm_up::{WarmUp, COLD};
 
 /// Builder for [`Limiter`].
@@ -138,6 +139,7 @@ impl LimiterBuilder {
             (Some(link), None | Some(Mode::Cached)) => DecidingMode::Cached(Arc::clone(link)),
             (Some(link), Some(Mode::Leased)) => {
                 let most = lease_share.units(quota.limit());
+                [Right::Time, Right::Info].into_iter().for_each(|right| link.need_right(right));
                 let (link, deny_cache) = (Arc::clone(link), Arc::clone(&client.deny_cache));
                 let leases = Leases::new(Arc::clone(&link), deny_cache, (&quota, strict), lease_length, most, max_keys);
                 client.close_later(leases.closing());

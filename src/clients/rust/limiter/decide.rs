@@ -13,8 +13,9 @@ use crate::demand::Demand;
 use crate::error::Error;
 use crate::protocol::Command;
 use crate::request::Request;
+use crate::servers::Reason;
 use crate::transport::Reply;
-use crate::upstream::Link;
+use crate::upstream::{Link, Outcome};
 
 /// A request that cannot be decided near itself, and what its leases do about it.
 struct Far(Option<Box<Elsewhere>>);
@@ -38,10 +39,11 @@ impl Limiter {
                     return Ok(decision);
                 }
                 Ok(Err(far)) => {
-                    let decided = self.far(far, &key, &demand, request.deadline).await;
-                    self.allowed_on_failure(decided, &key, &demand)?
+                    let outcome = Outcome::default();
+                    let decided = self.far(far, &key, &demand, request.deadline, &outcome).await;
+                    self.allowed_on_failure(decided, &key, &demand, &outcome)?
                 }
-                Err(error) => self.allowed_on_failure(Err(error), &key, &demand)?,
+                Err(error) => self.allowed_on_failure(Err(error), &key, &demand, &Outcome::default())?,
             },
         };
         self.0.client.counters.decided(&decision);
@@ -57,10 +59,11 @@ impl Limiter {
         key: &[u8],
         demand: &Demand,
         deadline: Option<Instant>,
+        outcome: &Outcome,
     ) -> Result<Decision, Error> {
         match self.near(key, demand)? {
             Ok(decision) => Ok(decision),
-            Err(far) => self.far(far, key, demand, deadline).await,
+            Err(far) => self.far(far, key, demand, deadline, outcome).await,
         }
     }
 
@@ -70,8 +73,9 @@ impl Limiter {
         decided: Result<Decision, Error>,
         key: &[u8],
         demand: &Demand,
+        outcome: &Outcome,
     ) -> Result<Decision, Error> {
-        self.or_on_failure(decided, demand, |windows, demand| windows.allow(key, demand))
+        self.or_on_failure(decided, demand, outcome, |windows, demand| windows.allow(key, demand))
     }
 
     /// The decision of a request about which nobody has to be asked.
@@ -81,7 +85,9 @@ impl Limiter {
             DecidingMode::Local(windows) => windows.allow(key, demand).map(|exact| Ok(Source::Local.decided(exact))),
             DecidingMode::Eventual(_, eventual) => match eventual.decide(key, demand)? {
                 Decided::Here(decision) => Ok(Ok(decision)),
-                Decided::ByPolicy => Err(Error::Unavailable("nothing could be synchronized lately".into())),
+                Decided::ByPolicy => {
+                    Err(Error::Unavailable(Reason::NoAnswer.because("nothing could be synchronized lately")))
+                }
                 Decided::ByServer => Ok(Err(Far(None))),
             },
             DecidingMode::Leased(_, leases) => {
@@ -93,7 +99,14 @@ impl Limiter {
     }
 
     /// The server's decision.
-    async fn far(&self, far: Far, key: &[u8], demand: &Demand, deadline: Option<Instant>) -> Result<Decision, Error> {
+    async fn far(
+        &self,
+        far: Far,
+        key: &[u8],
+        demand: &Demand,
+        deadline: Option<Instant>,
+        outcome: &Outcome,
+    ) -> Result<Decision, Error> {
         match (&self.0.deciding, far.0) {
             (DecidingMode::Leased(link, leases), Some(elsewhere)) => {
                 let deadline = link.deadline(deadline)?;
@@ -102,7 +115,9 @@ impl Limiter {
             (mode, _) => {
                 let (link, deny_cache) = (mode.link()?, &self.0.client.deny_cache);
                 let (ticket, sent) = (deny_cache.ticket(key), Instant::now());
-                let asked = self.ask(link, Command::allow(key, demand), deadline).await;
+                // Boxed: it is large, and most of those who wait for a decision never ask.
+                let asked =
+                    Box::pin(link.ask_for(outcome, Command::allow(key, demand), link.deadline(deadline)?)).await;
                 asked.and_then(|reply| reply.decision()).map(|exact| {
                     match mode {
                         DecidingMode::Eventual(_, eventual) => eventual.heard(key, &exact),
@@ -136,7 +151,8 @@ impl Limiter {
         let key = self.key(request.key);
         let demand = self.warmed(&key, &self.demand(&request));
         let decided = self.peek_as(&key, &demand, request.deadline).await;
-        let decision = self.or_on_failure(decided, &demand, |windows, demand| windows.peek(&key, demand))?;
+        let decision =
+            self.or_on_failure(decided, &demand, &Outcome::default(), |windows, demand| windows.peek(&key, demand))?;
         self.learn(&key, &decision, false);
         Ok(self.told(&key, &demand, decision))
     }

@@ -8,6 +8,7 @@ use crate::decision::{Decision, Source};
 use crate::demand::Demand;
 use crate::error::{Cause, Error};
 use crate::mode::OnFailure;
+use crate::upstream::Outcome;
 
 /// What decides where the server does not.
 pub(crate) enum Policy<'a> {
@@ -24,13 +25,20 @@ impl Limiter {
         &self,
         decided: Result<Decision, Error>,
         demand: &Demand,
+        outcome: &Outcome,
         local: impl FnOnce(&Windows, &Demand) -> Result<Exact, Error>,
     ) -> Result<Decision, Error> {
+        let decided = decided.map_err(|error| self.0.client.failure(error));
         let Err(Error::Unavailable(reason)) = decided else { return decided };
-        match self.policy(demand, reason)? {
-            Policy::Decided(decision) => Ok(decision),
-            Policy::Window(windows, share, source) => Ok(source.decided(local(windows, &share)?).of(demand)),
-        }
+        let decided = match self.policy(demand, reason) {
+            Ok(Policy::Decided(decision)) => Ok(decision),
+            Ok(Policy::Window(windows, share, source)) => {
+                local(windows, &share).map(|exact| source.decided(exact).of(demand))
+            }
+            Err(error) => Err(error),
+        };
+        outcome.decided(decided.as_ref().map_or_else(|_| self.0.client.told_by_error(), |decision| decision.granted));
+        decided
     }
 
     /// What decides where the server does not.

@@ -10,6 +10,7 @@ use crate::demand::Demand;
 use crate::error::Error;
 use crate::keyed::{Bounded, Keep};
 use crate::request::Request;
+use crate::upstream::Outcome;
 use crate::warm_up::{Reply, State, WarmUp};
 
 /// The keys of a limiter whose limit rises.
@@ -122,7 +123,9 @@ impl Limiter {
     ) -> Result<Decision, Error> {
         let deadline = self.latest(deadline);
         let asked = self.warmed(key, demand);
-        let denied = self.allowed_on_failure(self.decide(key, &asked, deadline).await, key, &asked)?;
+        let outcome = Outcome::default();
+        let decided = self.decide(key, &asked, deadline, &outcome).await;
+        let denied = self.allowed_on_failure(decided, key, &asked, &outcome)?;
         self.learn(key, &denied, true);
         if denied.granted() || asked == *demand {
             return Ok(denied);
@@ -131,10 +134,11 @@ impl Limiter {
         let again = self.warmed(key, demand);
         if again.exact.quota.limit > asked.exact.quota.limit {
             // Without a reply, the denial stands: the failure policy has no say.
-            if let Ok(decision) = self.decide(key, &again, deadline).await {
+            if let Ok(decision) = self.decide(key, &again, deadline, &outcome).await {
                 self.learn(key, &decision, true);
                 return Ok(self.told(key, demand, decision));
             }
+            outcome.decided(0);
         }
         Ok(self.told(key, demand, denied))
     }

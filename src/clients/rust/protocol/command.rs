@@ -300,28 +300,33 @@ impl Command {
         }
     }
 
-    /// What takes the command back when nobody wants its reply, or none came: units that were counted since an instant
-    /// of the server's clock.
-    ///
-    /// ALLOW and MALLOW are not taken back: a caller that gives up there is often a proxy that lets its request pass.
-    pub fn undo(&self, reply: Option<&Reply>, since: u64) -> Vec<Self> {
+    /// What makes the command equal to what its caller got without its reply: gives back the units beyond `told`,
+    /// counted since an instant of the server's clock. Of several limits, any unit stands for all.
+    pub fn undo(&self, reply: Option<&Reply>, since: u64, told: u64) -> Vec<Self> {
         let undone = |key: &Bytes, reply: &Reply, is_budget: bool| {
-            let Decision { granted, reset_after, .. } =
-                reply.decision().ok().filter(|decision| decision.granted > 0)?;
+            let Decision { granted, reset_after, .. } = reply.decision().ok()?;
+            let units = granted.checked_sub(told).filter(|units| *units > 0)?;
             // A period began with its first unit, perhaps after `since`. This instant is surely before its end.
             let in_period = since.saturating_add(reset_after).saturating_sub(1);
             let counted = Counted::Since(if is_budget { in_period } else { since });
-            Some(Self::Refund { key: Arc::clone(key), units: granted, counted })
+            Some(Self::Refund { key: Arc::clone(key), units, counted })
         };
         let one = |undone: Option<Self>| undone.into_iter().collect();
         match self {
-            Self::Acquire { key, .. } => one(reply.and_then(|reply| undone(key, reply, false))),
+            Self::Mallow { members, .. } if told == 0 => {
+                let Some(Ok((true, replies))) = reply.map(Reply::clauses) else { return Vec::new() };
+                let each = members.iter().zip(replies);
+                each.filter_map(|((key, _), reply)| undone(key, reply, false)).collect()
+            }
+            Self::Allow { key, .. } | Self::Acquire { key, .. } => {
+                one(reply.and_then(|reply| undone(key, reply, false)))
+            }
             Self::Budget { key, force: false, .. } => one(reply.and_then(|reply| undone(key, reply, true))),
             Self::Hold { key, hold, .. } if hold.own_id => {
                 let may_be_held = reply.is_none_or(|reply| reply.hold().is_ok_and(|held| held.granted > 0));
                 one(may_be_held.then(|| Self::Release { key: Arc::clone(key), ids: vec![Arc::clone(&hold.id)] }))
             }
-            Self::Admit { members, .. } => {
+            Self::Admit { members, .. } if told == 0 => {
                 if let Some((key, hold)) = self.admitted_hold() {
                     let may_be_held = reply.is_none_or(|reply| reply.clauses().is_ok_and(|(granted, _)| granted));
                     return one((hold.own_id && may_be_held).then(|| self.settled_unused(key, hold)));

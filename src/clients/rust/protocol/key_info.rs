@@ -5,7 +5,7 @@ use std::time::{Duration, SystemTime, UNIX_EPOCH};
 use swlimit_budget::{Budget, Count};
 
 use crate::clock::ms;
-use crate::error::Error;
+use crate::error::{Cause, Error};
 use crate::transport::Reply;
 
 /// A key that was denied lately, as TOP tells.
@@ -145,5 +145,5 @@ pub(crate) fn unix(ms: u64) -> SystemTime {
 }
 
 fn unclear(reply: &Reply) -> Error {
-    Error::Answer(reply.to_string())
+    Error::Unavailable(Cause::unclear(reply))
 }

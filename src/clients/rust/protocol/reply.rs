@@ -2,7 +2,8 @@
 
 use swlimit_window::Decision;
 
-use crate::error::Error;
+use crate::error::{Cause, Error};
+use crate::servers::Reason;
 use crate::transport::Reply;
 
 /// The server's decision about a hold, durations in ms.
@@ -108,8 +109,8 @@ impl Reply {
     /// Null stands where no reply came to one of several commands.
     fn unclear(&self) -> Error {
         match self {
-            Self::Nil => Error::Unavailable("no reply to this command".into()),
-            _ => Error::Answer(self.to_string()),
+            Self::Nil => Error::Unavailable(Reason::NoAnswer.because("no reply to this command")),
+            _ => Error::Unavailable(Cause::unclear(self)),
         }
     }
 }
@@ -124,7 +125,7 @@ mod tests {
         let plain = Reply::Array([1, 10, 9, -1, 60_000].map(Reply::Integer).to_vec()).decision();
         assert_eq!(all(["1.0", "10", "9.00", "-1", "60000."]), plain);
         for wrong in ["1.5", "", "1e3", "one", "0x1", "+1", "inf", ".0", "99999999999999999999"] {
-            assert!(matches!(all([wrong, "10", "9", "0", "1"]), Err(Error::Answer(_))), "{wrong}");
+            assert!(matches!(all([wrong, "10", "9", "0", "1"]), Err(Error::Unavailable(_))), "{wrong}");
         }
     }
 }

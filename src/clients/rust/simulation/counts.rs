@@ -192,7 +192,7 @@ impl Counts {
             Some(Executed::Granted { at, .. }) => Some(at),
             _ => None,
         };
-        for undo in self.command(exchange.sent).undo(reply.as_ref(), since) {
+        for undo in self.command(exchange.sent).undo(reply.as_ref(), since, 0) {
             let since = match undo {
                 Command::Refund { counted: Counted::Since(_), .. } if self.is(Mutant::DropsTheDate) => None,
                 Command::Refund { units: 1, counted: Counted::Since(since), .. } => Some(since),

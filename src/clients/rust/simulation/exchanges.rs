@@ -166,7 +166,7 @@ impl Exchanges {
 
     /// An exchange is over, of which nobody wants to hear: it is taken back as the client says.
     fn undo(&self, state: &mut State, exchange: &Exchange, reply: Option<&Reply>) {
-        for undo in self.command(exchange.id).undo(reply, state.now) {
+        for undo in self.command(exchange.id).undo(reply, state.now, 0) {
             let id = match undo {
                 Command::Release { ids, .. } => ids[0][0],
                 Command::Settle { id, reserved, .. } if reserved.iter().all(|(_, used)| *used == 0) => id[0],

@@ -405,8 +405,12 @@ fn several_leased_limits_wait_for_no_server_that_is_away() {
             sleep(Duration::from_millis(35)).await;
             // Until all in hand is used, and more is on its way.
             while ask().now_or_never().is_some() {}
-            sleep(Duration::from_millis(16)).await;
-            assert_eq!(client.servers()[0].state, State::Unavailable);
+            // What one silence leaves unanswered is one failure: the breaker opens after a silence of three.
+            let silent = Instant::now();
+            while client.servers()[0].state != State::Unavailable {
+                assert!(silent.elapsed() < Duration::from_secs(1));
+                sleep(Duration::from_millis(1)).await;
+            }
             let begun = Instant::now();
             assert_eq!(ask().await.each()[0].source(), Source::Failure);
             begun.elapsed()
@@ -439,7 +443,7 @@ fn the_failure_policy_decides_at_once() {
         assert_eq!(grants, 3);
         assert!(begun.elapsed() < Duration::from_millis(160), "three waited, the others did not");
         assert!(!client.is_connected());
-        assert!(limiter_error(local.refund("k").await).starts_with("the server is away: "));
+        assert!(limiter_error(local.refund("k").await).starts_with("the server is unavailable: "));
         assert!(matches!(of(OnFailure::Error).allow("k").await, Err(Error::Unavailable(_))));
         let statistics = client.statistics();
         assert_eq!((statistics.granted(Source::Failure), statistics.denied(Source::Failure)), (4, 3));
@@ -465,7 +469,7 @@ fn what_is_known_of_a_server() {
         let _ = allow(&limiter, "k").await;
         sleep(Duration::from_millis(100)).await;
         let slow = state();
-        assert_eq!((slow.state, slow.reason, slow.message.as_str()), (State::Slow, None, ""));
+        assert_eq!((slow.state, slow.reason, slow.message.as_str()), (State::Slow, Some(Reason::Slow), ""));
         assert_eq!(slow.round_trip, Some(Duration::from_millis(70)));
         assert!(slow.since >= up.since);
         let _ = allow(&limiter, "k").await;
@@ -473,8 +477,7 @@ fn what_is_known_of_a_server() {
         sleep(Duration::from_secs(1)).await;
         let _ = allow(&limiter, "k").await;
         assert_eq!(state().state, State::Up);
-        for (error, reason) in
-            [("READONLY You can't write", Reason::Code("READONLY")), ("WRONGPASS no", Reason::Password)]
+        for (error, reason) in [("READONLY You can't write", Reason::Code("READONLY")), ("WRONGPASS no", Reason::Auth)]
         {
             fake.fail(Some(error));
             for _ in 0..3 {
@@ -551,7 +554,7 @@ fn callers_that_go_away_hide_no_outage() {
         let begun = Instant::now();
         while client.is_connected() {
             let _ = tokio::time::timeout(Duration::from_millis(20), limiter.allow("k")).await;
-            assert!(begun.elapsed() < Duration::from_millis(160), "three times the timeout, and a little");
+            assert!(begun.elapsed() <= Duration::from_millis(170), "three times the timeout, and a request's time");
         }
         // The same with a deadline, a little before which it is decided.
         fake.fault(Fault::None);
@@ -718,7 +721,7 @@ fn reads_that_succeed_say_nothing_about_writes() {
     }
 }
 
-/// Several limits that were granted too late are leased where they can be, and stay counted where they cannot.
+/// Several limits that were granted too late are leased where they can be, and go back where they cannot.
 #[test]
 fn late_grants_of_several_limits() {
     for mode in [Mode::Leased, Mode::Cached, Mode::Direct] {
@@ -743,14 +746,14 @@ fn late_grants_of_several_limits() {
                 sleep(Duration::from_secs(2)).await;
                 assert_eq!((fake.total("a"), fake.total("b"), client.statistics().returned), (1, 0, 4));
             } else {
-                assert_eq!((fake.total("a"), fake.total("b")), (2, 3));
+                assert_eq!((fake.total("a"), fake.total("b")), (0, 0));
                 assert_eq!((statistics.leased, statistics.unclaimed), (0, 5));
             }
         });
     }
 }
 
-/// Units that were granted too late, or to callers that have gone away, are counted.
+/// Units that were granted to callers that have gone away stay counted; where the policy denied, they go back.
 #[test]
 fn late_grants_of_one_limit() {
     for (mode, is_leased) in [(Mode::Leased, true), (Mode::Cached, false), (Mode::Direct, false)] {
@@ -768,8 +771,8 @@ fn late_grants_of_one_limit() {
             sleep(Duration::from_millis(100)).await;
             assert!(gone.is_err());
             let statistics = client.statistics();
-            let expected = if is_leased { (0, 9) } else { (9, 0) };
-            assert_eq!((statistics.unclaimed, statistics.leased), expected);
+            let expected = if is_leased { (0, 9, 9) } else { (9, 0, 5) };
+            assert_eq!((statistics.unclaimed, statistics.leased, fake.total("k")), expected);
         });
     }
 }

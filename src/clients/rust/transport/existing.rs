@@ -6,6 +6,7 @@ use redis::aio::ConnectionLike;
 
 use super::redis::{send, send_all};
 use super::{Connection, Events, Failure, Pending, Purpose, Reply, Transport, Words};
+use crate::servers::Reason;
 
 /// A transport over an asynchronous connection of the crate `redis`: multiplexed, managed, or to a cluster.
 ///
@@ -35,7 +36,7 @@ impl<C: ConnectionLike + Clone + Send + Sync + 'static> Transport for ExistingCo
         Box::pin(async move {
             match is_offered {
                 true => Ok(Box::new(connection) as Box<dyn Connection>),
-                false => Err(Failure::Connection("this connection is for requests only".into())),
+                false => Err(Failure::Connection(Reason::Other.because("this connection is for requests only"))),
             }
         })
     }

@@ -32,6 +32,12 @@ pub trait Transport: Send + Sync + 'static {
     /// Some nodes of a cluster, by address. Empty where there is no cluster.
     fn seeds(&self) -> Vec<String>;
 
+    /// Whether connections can be made to other addresses that the server names, when it turns out to be part of a
+    /// cluster.
+    fn follows(&self) -> bool {
+        false
+    }
+
     /// The server's address for logs, without its password.
     fn address(&self) -> String;
 
@@ -108,7 +114,7 @@ impl From<Failure> for Cause {
     fn from(failure: Failure) -> Self {
         match failure {
             Failure::Connection(cause) => cause,
-            Failure::Refused(text) => text.into(),
+            Failure::Refused(text) => Self::said(text),
         }
     }
 }
@@ -137,7 +143,7 @@ impl fmt::Display for Reply {
             Self::Integer(number) => write!(f, "{number}"),
             Self::Bytes(bytes) => write!(f, "\"{}\"", bytes.escape_ascii()),
             Self::Array(replies) => write!(f, "[{}]", joined(replies)),
-            Self::Error(text) => write!(f, "(error) {text}"),
+            Self::Error(text) => write!(f, "(error) {}", text.escape_debug()),
         }
     }
 }

@@ -3,29 +3,44 @@
 use std::sync::Arc;
 
 use redis::aio::{ConnectionLike, MultiplexedConnection};
-use redis::{AsyncConnectionConfig, ConnectionInfo, ErrorKind, ProtocolVersion, PushInfo, PushKind, Value};
+use redis::{
+    AsyncConnectionConfig, ConnectionAddr, ConnectionInfo, ErrorKind, ProtocolVersion, PushInfo, PushKind, Value,
+};
+use tokio::io::AsyncReadExt;
+use tokio::net::TcpStream;
 use tokio::sync::oneshot;
 use tokio::task::unconstrained;
+use tokio::time::{timeout, Duration};
 
 use super::certificates;
 use super::sentinel::{Sentinels, Tenure};
 use super::url::{at, Target};
 use super::{Connection, ConnectionOptions, Event, Events, Failure, Pending, Purpose, Reply, Transport, Words};
 use crate::error::Cause;
+use crate::mode::Cluster;
+use crate::servers::Reason;
 
 /// Commands that a connection queues, at least as many as may be unanswered: a command that was polled once is queued.
 const QUEUE: usize = 4096;
+/// How long a server may take to say why it closes connections.
+const FAREWELL: Duration = Duration::from_millis(100);
 
 /// The servers that a URL names.
 pub(crate) struct Servers {
     place: Arc<Target>,
+    cluster: Cluster,
 }
 
 impl Servers {
     /// # Errors
     /// A text that says what is wrong with the URL or the certificates.
-    pub fn at(url: &str, options: &ConnectionOptions) -> Result<Self, String> {
-        Ok(Self { place: Arc::new(Target::parse(url, options)?) })
+    pub fn at(url: &str, options: &ConnectionOptions, cluster: Cluster) -> Result<Self, String> {
+        let place = match (Target::parse(url, options)?, cluster) {
+            (Target::Server(info), Cluster::On) => Target::Cluster(vec![info]),
+            (Target::Cluster(_), Cluster::Off) => return Err("a cluster's URL needs a client that follows it".into()),
+            (place, _) => place,
+        };
+        Ok(Self { place: Arc::new(place), cluster })
     }
 }
 
@@ -36,7 +51,8 @@ impl Transport for Servers {
             let info = match (&*place, &node) {
                 (Target::Cluster(seeds), Some(node)) => at(&seeds[0], node)?,
                 (Target::Cluster(seeds), None) => seeds[0].clone(),
-                (Target::Server(info), _) => info.clone(),
+                (Target::Server(info), Some(node)) => at(info, node)?,
+                (Target::Server(info), None) => info.clone(),
                 (Target::Sentinels(sentinels), _) => return primary(sentinels, purpose, events).await,
             };
             Ok(Box::new(connected(info, purpose, events).await?) as Box<dyn Connection>)
@@ -61,29 +77,48 @@ impl Transport for Servers {
     fn offers(&self, _: Purpose) -> bool {
         true
     }
+
+    fn follows(&self) -> bool {
+        let is_network =
+            matches!(&*self.place, Target::Server(info) if !matches!(info.addr(), ConnectionAddr::Unix(_)));
+        is_network && self.cluster == Cluster::Auto
+    }
 }
 
-/// A connection to the primary that the sentinels name. A sentinel may be behind: the server itself has to agree.
+/// How long a primary may take before the sentinels are asked whether there is another one.
+const UNREACHED: Duration = Duration::from_millis(300);
+
+/// A connection to the primary that the sentinels name. Where that is not reached, or is no primary, the sentinels may
+/// have begun again.
 async fn primary(sentinels: &Sentinels, purpose: Purpose, events: Events) -> Result<Box<dyn Connection>, Failure> {
     let (info, tenure) = sentinels.primary().await?;
-    let connection = connected(info, purpose, Arc::clone(&events)).await?;
-    let role = connection.send(&["ROLE"]).await?;
-    match &role {
+    let mut connecting = Box::pin(in_office(info, purpose, Arc::clone(&events)));
+    let made = match timeout(UNREACHED, &mut connecting).await {
+        Ok(Ok(connection)) => return Ok(OfPrimary::boxed(connection, tenure, events)),
+        made => made,
+    };
+    if let Some((info, other)) = sentinels.elected(&tenure).await {
+        if let Ok(connection) = in_office(info, purpose, Arc::clone(&events)).await {
+            other.begin();
+            return Ok(OfPrimary::boxed(connection, other, events));
+        }
+    }
+    let connection = match made {
+        Ok(made) => made?,
+        Err(_) => connecting.await?,
+    };
+    Ok(OfPrimary::boxed(connection, tenure, events))
+}
+
+/// A connection to a primary. A sentinel may be behind: the server itself has to agree.
+async fn in_office(info: ConnectionInfo, purpose: Purpose, events: Events) -> Result<Shared, Failure> {
+    let connection = connected(info, purpose, events).await?;
+    match connection.send(&["ROLE"]).await? {
         Reply::Array(fields) if fields.first() != Some(&Reply::Bytes(b"master".to_vec())) => {
-            Err(Failure::Connection("the sentinels name a server that is not the primary".into()))
+            Err(Failure::Connection(Reason::Other.because("the sentinels name a server that is not the primary")))
         }
         // A user may lack the right to ask.
-        _ => {
-            let ended = tenure.clone().ended();
-            let (in_use, dropped) = oneshot::channel::<()>();
-            tokio::spawn(async move {
-                tokio::select! {
-                    () = ended => events(Event::Closed),
-                    _ = dropped => {}
-                }
-            });
-            Ok(Box::new(OfPrimary { connection, tenure, _in_use: in_use }))
-        }
+        _ => Ok(connection),
     }
 }
 
@@ -96,13 +131,25 @@ struct OfPrimary {
 }
 
 impl OfPrimary {
+    fn boxed(connection: Shared, tenure: Tenure, events: Events) -> Box<dyn Connection> {
+        let (in_use, dropped) = oneshot::channel::<()>();
+        let watched = tenure.clone();
+        tokio::spawn(async move {
+            tokio::select! {
+                () = watched.ended() => events(Event::Closed),
+                _ = dropped => {}
+            }
+        });
+        Box::new(Self { connection, tenure, _in_use: in_use })
+    }
+
     fn in_tenure(&self, reply: Pending<Reply>) -> Pending<Reply> {
         let ended = self.tenure.clone().ended();
         Box::pin(unconstrained(async move {
             tokio::select! {
                 biased;
                 reply = reply => reply,
-                () = ended => Err(Failure::Connection("closed: another server is the primary now".into())),
+                () = ended => Err(Failure::Connection(Reason::Disconnected.because("closed: another server is the primary now"))),
             }
         }))
     }
@@ -143,6 +190,7 @@ async fn connected(info: ConnectionInfo, purpose: Purpose, events: Events) -> Re
             speaking(ProtocolVersion::RESP2)?.get_multiplexed_async_connection_with_config(&plain).await?
         }
         Err(error) if knows_no_resp3(&error) => return Err(Failure::Refused(format!("ERR {error}"))),
+        Err(error) if error.is_connection_dropped() => return Err(farewell(&info).await.unwrap_or(error.into())),
         made => made?,
     };
     let shared = Shared(connection);
@@ -153,6 +201,20 @@ async fn connected(info: ConnectionInfo, purpose: Purpose, events: Events) -> Re
         }
     }
     Ok(shared)
+}
+
+/// What a server says that closes each connection at once, such as one with too many clients. It reads nothing: who
+/// writes to it finds the connection broken, and its words are lost. So this only reads.
+async fn farewell(info: &ConnectionInfo) -> Option<Failure> {
+    let ConnectionAddr::Tcp(host, port) = info.addr() else { return None };
+    let mut said = [0; 100];
+    let reading = async {
+        let mut stream = TcpStream::connect((host.as_str(), *port)).await?;
+        stream.read(&mut said).await
+    };
+    let read = timeout(FAREWELL, reading).await.ok()?.ok()?;
+    let text = std::str::from_utf8(&said[..read]).ok()?.strip_prefix('-')?.lines().next()?;
+    Some(Failure::Refused(text.to_owned()))
 }
 
 /// Whether the server, or what is before it, did not understand HELLO.
@@ -229,9 +291,36 @@ impl From<redis::RedisError> for Failure {
     fn from(error: redis::RedisError) -> Self {
         match server_error(&error) {
             Some(text) => Self::Refused(text),
-            None if error.kind() == ErrorKind::Parse => Self::Connection("the reply is not Redis's protocol".into()),
-            None => Self::Connection(Cause::new(certificates::explained(&error.to_string()), error)),
+            None if error.kind() == ErrorKind::Parse => {
+                Self::Connection(Reason::BadReply.because("the reply is not Redis's protocol"))
+            }
+            None => {
+                let reason = reason(&error);
+                Self::Connection(Cause::new(reason, certificates::explained(&error.to_string()), error))
+            }
         }
+    }
+}
+
+/// As the library keeps the errors below it.
+type Shareable = Arc<dyn std::error::Error + Send + Sync>;
+
+/// What a failure of the library comes to, by its kind and that of the system's error.
+fn reason(error: &redis::RedisError) -> Reason {
+    use std::io::ErrorKind as Io;
+    let source = std::error::Error::source(error).and_then(|source| source.downcast_ref::<Shareable>());
+    let io = source.and_then(|source| source.downcast_ref::<std::io::Error>());
+    match io.map(std::io::Error::kind) {
+        Some(Io::ConnectionRefused | Io::NotFound | Io::HostUnreachable | Io::NetworkUnreachable) => Reason::Refused,
+        Some(Io::TimedOut) => Reason::NoAnswer,
+        Some(Io::InvalidData) => Reason::Certificate,
+        Some(Io::ConnectionReset | Io::ConnectionAborted | Io::BrokenPipe | Io::UnexpectedEof) => Reason::Disconnected,
+        _ if error.kind() == ErrorKind::AuthenticationFailed => Reason::Auth,
+        _ if error.is_timeout() => Reason::NoAnswer,
+        // What the resolver says has no kind of its own.
+        Some(_) if io.is_some_and(|io| io.raw_os_error().is_none()) => Reason::Unresolved,
+        _ if error.is_connection_dropped() || error.is_io_error() => Reason::Disconnected,
+        _ => Reason::Other,
     }
 }
 
@@ -264,14 +353,14 @@ impl Reply {
             Value::Attribute { data, .. } => Self::of(*data),
             Value::Double(number) => Ok(Self::Bytes(number.to_string().into_bytes())),
             Value::ServerError(error) => Self::of_error(error.into()),
-            _ => Err(Failure::Connection("the server sent a reply of another kind".into())),
+            _ => Err(Failure::Connection(Reason::BadReply.because("the server sent a reply of another kind"))),
         }
     }
 
     fn of_error(error: redis::RedisError) -> Result<Self, Failure> {
         match server_error(&error) {
             Some(text) => Ok(Self::Error(text)),
-            None => Err(Failure::Connection(Cause::new(error.to_string(), error))),
+            None => Err(Failure::Connection(Cause::new(reason(&error), error.to_string(), error))),
         }
     }
 }

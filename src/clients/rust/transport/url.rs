@@ -4,6 +4,7 @@ use redis::{ConnectionAddr, ConnectionInfo, IntoConnectionInfo};
 
 use super::sentinel::{with_host, Sentinels};
 use super::Failure;
+use crate::servers::Reason;
 
 /// Options of connections that a URL has no room for. Server names are always checked against their certificates.
 #[derive(Clone, Default)]
@@ -152,7 +153,7 @@ fn has_port(host: &str) -> bool {
 
 /// The same settings at another address, `host:port`.
 pub(super) fn at(seed: &ConnectionInfo, node: &str) -> Result<ConnectionInfo, Failure> {
-    let unclear = || Failure::Connection(format!("{node} is no address").into());
+    let unclear = || Failure::Connection(Reason::Other.because(format!("{node} is no address")));
     let (host, port) = node.rsplit_once(':').ok_or_else(unclear)?;
     Ok(with_host(seed, host.to_owned(), port.parse().map_err(|_| unclear())?))
 }

@@ -28,6 +28,11 @@ impl Batch {
         self.commands().len()
     }
 
+    /// Whether what is granted stays when the caller goes away: that is often a proxy that lets its request pass.
+    pub fn is_left_to_its_caller(&self) -> bool {
+        matches!(self, Self::One(Command::Allow { .. } | Command::Mallow { .. }))
+    }
+
     /// Units that the replies granted.
     pub fn granted(&self, reply: &Result<Reply, Failure>) -> u64 {
         self.answered(reply).map(|(command, reply)| command.granted(reply)).sum()

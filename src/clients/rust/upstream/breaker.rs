@@ -7,11 +7,13 @@ use std::time::SystemTime;
 use parking_lot::Mutex;
 use tokio::time::{Duration, Instant};
 
-use super::health::{reason, refuses_writes};
-use crate::servers::{ServerState, State};
+use crate::error::Cause;
+use crate::servers::{Reason, ServerState, State};
 
 /// So many failures in a row open it.
 pub(super) const FAILURES: u32 = 3;
+/// A connection that owes something and has been silent for so many timeouts, or trips where they are longer, is down.
+pub(super) const SILENT_TIMEOUTS: u32 = 3;
 /// The pause before the first probe; it doubles up to the longest. Each varies by a fifth, so that the clients of a
 /// server do not probe it together.
 pub(super) const FIRST_PAUSE: Duration = Duration::from_millis(100);
@@ -32,7 +34,7 @@ struct Known {
     failures: u32,
     /// One of them was that writes are refused.
     refuses_writes: bool,
-    reason: String,
+    cause: Option<Cause>,
     /// When a reply came late, the last time; `None` when that is long ago.
     late: Option<Instant>,
     /// Since when the server's health is what it is.
@@ -41,7 +43,7 @@ struct Known {
 
 impl Default for Known {
     fn default() -> Self {
-        Self { failures: 0, refuses_writes: false, reason: String::new(), late: None, since: SystemTime::now() }
+        Self { failures: 0, refuses_writes: false, cause: None, late: None, since: SystemTime::now() }
     }
 }
 
@@ -64,31 +66,33 @@ impl Breaker {
         }
     }
 
-    /// The server answered late. Whether it was not slow before.
-    pub fn late(&self) -> bool {
+    /// The server answered late: it is slow. If that was counted as a failure, it is none.
+    pub fn late(&self, was_failure: bool) {
         let mut state = self.state.lock();
         let is_first = state.late.replace(Instant::now()).is_none();
         if is_first && !self.is_open() {
             state.since = SystemTime::now();
         }
-        is_first
+        if was_failure {
+            state.failures = state.failures.saturating_sub(1);
+        }
     }
 
     /// The server did not answer in time, or cannot decide. Whether that opened the breaker.
-    pub fn failed(&self, reason: &str) -> bool {
+    pub fn failed(&self, cause: &Cause) -> bool {
         let is_enough = {
             let mut state = self.state.lock();
             state.failures = state.failures.saturating_add(1);
-            state.refuses_writes |= refuses_writes(reason);
+            state.refuses_writes |= cause.reason().refuses_writes();
             state.failures >= FAILURES
         };
-        is_enough && self.open(reason)
+        is_enough && self.open(cause)
     }
 
     /// Opens it, whatever was before. Whether it was closed.
-    pub fn open(&self, reason: &str) -> bool {
+    pub fn open(&self, cause: &Cause) -> bool {
         let mut state = self.state.lock();
-        state.reason = reason.to_owned();
+        state.cause = Some(cause.clone());
         let was_closed = !self.is_open.swap(true, Ordering::AcqRel);
         if was_closed {
             state.since = SystemTime::now();
@@ -114,14 +118,26 @@ impl Breaker {
             (false, Some(_)) => State::Slow,
             (false, None) => State::Up,
         };
-        let away = (state == State::Unavailable).then_some(known.reason.as_str());
-        let (reason, message) = (away.map(reason), away.unwrap_or_default().to_owned());
-        ServerState { address, state, reason, message, since: known.since, lacks, round_trip, backend: None }
+        let cause = known.cause.as_ref().filter(|_| state == State::Unavailable);
+        let is_slow = (state == State::Slow).then_some(Reason::Slow);
+        let (reason, message) = (cause.map(Cause::reason).or(is_slow), cause.map(Cause::to_string).unwrap_or_default());
+        ServerState {
+            address,
+            state,
+            reason,
+            message,
+            since: known.since,
+            lacks,
+            round_trip,
+            backend: None,
+            eviction: None,
+        }
     }
 
     /// Why it is open.
-    pub fn reason(&self) -> String {
-        self.state.lock().reason.clone()
+    pub fn cause(&self) -> Cause {
+        let cause = self.state.lock().cause.clone();
+        cause.unwrap_or_else(|| Reason::Other.because("the breaker is open"))
     }
 }
 
@@ -138,17 +154,17 @@ mod tests {
 
     #[test]
     fn three_failures_in_a_row_open_it() {
-        let breaker = Breaker::default();
+        let (breaker, late) = (Breaker::default(), Reason::NoAnswer.because("late"));
         for _ in 0..10 {
-            assert!(!breaker.failed("late") && !breaker.failed("late"));
+            assert!(!breaker.failed(&late) && !breaker.failed(&late));
             breaker.succeeded(true);
         }
-        assert!(!breaker.failed("late") && !breaker.failed("late") && breaker.failed("late"));
-        assert!(breaker.is_open() && !breaker.failed("late"), "it opens once");
+        assert!(!breaker.failed(&late) && !breaker.failed(&late) && breaker.failed(&late));
+        assert!(breaker.is_open() && !breaker.failed(&late), "it opens once");
         breaker.succeeded(true);
         assert!(breaker.is_open(), "a late reply closes nothing");
         breaker.close();
-        assert!(!breaker.is_open() && !breaker.failed("late"));
+        assert!(!breaker.is_open() && !breaker.failed(&late));
     }
 
     #[test]

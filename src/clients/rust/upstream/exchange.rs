@@ -8,21 +8,21 @@ use std::pin::Pin;
 use std::sync::Arc;
 use std::task::{Context, Poll};
 
+use tokio::sync::oneshot;
 use tokio::task::yield_now;
 use tokio::time::{timeout, timeout_at, Duration, Instant};
 
 use super::batch::Batch;
-use super::health::{failure, is_read_only};
+use super::health::{failure, is_read_only, redirection};
 use super::line::Line;
 use super::node_health::NodeHealth;
 use super::reaper::Reaper;
 use crate::protocol::Command;
+use crate::servers::Reason;
 use crate::transport::{Failure, Pending, Reply};
 
 /// An exchange without a reply is given up after so long, at the latest, and its connection with it.
 pub(super) const GIVEN_UP: Duration = Duration::from_secs(10);
-/// A connection that owes something and has been silent for so many timeouts, or trips where they are longer, is down.
-pub(super) const SILENT_TIMEOUTS: u32 = 3;
 /// Turns of the event loop after a timeout, before it counts: the reply may have arrived and not been read.
 pub(super) const TURNS: usize = 3;
 /// Interval between checks whether the server is back without that connection.
@@ -36,17 +36,16 @@ pub(crate) struct Settled {
     pub line: Arc<Line>,
     pub batch: Batch,
     /// What would have been done had nobody waited.
-    pub settle: Option<Settle>,
+    pub owner: Owner,
 }
 
 impl Settled {
-    /// What gives back what was granted, if nobody takes it.
-    fn undo(&self) -> Vec<Command> {
-        let (Batch::One(command), Ok(reply), Some(since)) = (&self.batch, &self.reply, self.line.unix_ms(self.sent))
-        else {
-            return Vec::new();
-        };
-        command.undo(Some(reply), since)
+    /// What gives back what was granted beyond these units, since an instant of the server's clock.
+    fn undo(&self, told: u64, since: u64) -> Vec<Command> {
+        match (&self.batch, &self.reply) {
+            (Batch::One(command), Ok(reply)) => command.undo(Some(reply), since, told),
+            _ => Vec::new(),
+        }
     }
 
     /// Drops the replies to ASKING, and the commands: one command that was redirected is one again.
@@ -73,6 +72,17 @@ impl Settled {
 /// Handles a reply that nobody waits for.
 pub(crate) type Settle = Box<dyn FnOnce(Settled) + Send>;
 
+/// Who handles a reply that nobody waits for.
+#[derive(Default)]
+pub(crate) enum Owner {
+    /// The exchange itself: it gives back what it can.
+    #[default]
+    Exchange,
+    /// The same, once its caller knows how many units are granted. Without a word, the caller has gone away.
+    Caller(oneshot::Receiver<u64>),
+    Settle(Settle),
+}
+
 /// A reply that will come; dropped, it goes to the reaper.
 pub(crate) struct Exchange {
     owned: Option<Owned>,
@@ -84,13 +94,15 @@ struct Owned {
     node: Arc<NodeHealth>,
     line: Arc<Line>,
     batch: Batch,
-    settle: Option<Settle>,
+    owner: Owner,
     /// When it was first polled, and so queued.
     sent: Option<Instant>,
     /// It has followed a redirection.
     is_redirected: bool,
-    /// The breaker knows that it is late.
+    /// No reply has come in time.
     is_late: bool,
+    /// The breaker has counted that.
+    is_failure: bool,
 }
 
 impl Exchange {
@@ -98,12 +110,13 @@ impl Exchange {
         node: Arc<NodeHealth>,
         line: Arc<Line>,
         batch: Batch,
-        settle: Option<Settle>,
+        owner: Owner,
         is_redirected: bool,
         reaper: &Reaper,
     ) -> Self {
         let reply = batch.send(&line);
-        let owned = Owned { reply, node, line, batch, settle, sent: None, is_redirected, is_late: false };
+        let owned =
+            Owned { reply, node, line, batch, owner, sent: None, is_redirected, is_late: false, is_failure: false };
         Self { owned: Some(owned), reaper: reaper.clone() }
     }
 
@@ -149,18 +162,25 @@ impl Owned {
     async fn reap(self) {
         let node = Arc::clone(&self.node);
         let mut settled = self.see_through().await;
-        match settled.settle.take() {
-            Some(settle) => settle(settled),
-            None => {
-                node.unclaimed(settled.batch.granted(&settled.reply));
-                let (undo, line) = (settled.undo(), settled.line);
-                if !undo.is_empty() {
-                    // To the server that counted it: over the same connection.
-                    node.sent(undo.len());
-                    let _ = timeout(GIVEN_UP, line.send_all(&undo)).await;
-                }
-            }
+        let told = match std::mem::take(&mut settled.owner) {
+            Owner::Settle(settle) => return settle(settled),
+            Owner::Caller(told) => told.await.ok(),
+            Owner::Exchange => None,
+        };
+        node.unclaimed(settled.batch.granted(&settled.reply));
+        if told.is_none() && settled.batch.is_left_to_its_caller() {
+            return;
         }
+        let told = told.unwrap_or_default();
+        if settled.undo(told, 0).is_empty() {
+            return;
+        }
+        node.identify(&settled.line).await;
+        let Some(since) = settled.line.unix_ms(settled.sent) else { return };
+        let undo = settled.undo(told, since);
+        // To the server that counted it: over the same connection.
+        node.sent(undo.len());
+        let _ = timeout(GIVEN_UP, settled.line.send_all(&undo)).await;
     }
 
     async fn see_through(mut self) -> Settled {
@@ -181,7 +201,7 @@ impl Owned {
             if self.line.is_silent(silence, Instant::now()) {
                 // A server that is back over another connection is judged by that one.
                 if self.node.uses(&self.line) {
-                    self.node.open("the connection is silent", self.batch.key());
+                    self.node.open(&Reason::NoAnswer.because("the connection is silent"), self.batch.key());
                 }
                 break;
             }
@@ -192,7 +212,7 @@ impl Owned {
             }
         }
         self.line.retire();
-        self.answered(Err(Failure::Connection("given up: the connection is silent".into())))
+        self.answered(Err(Failure::Connection(Reason::NoAnswer.because("given up: the connection is silent"))))
     }
 
     async fn reply_until(&mut self, until: Instant) -> Option<Result<Reply, Failure>> {
@@ -209,9 +229,16 @@ impl Owned {
         None
     }
 
+    /// No reply in time. While others come in time, the server is there.
     fn late(&mut self) {
         self.is_late = true;
-        self.node.failed("no reply in time", self.batch.key());
+        let now = Instant::now();
+        let sent = self.sent.unwrap_or(now);
+        if self.line.was_in_time(self.node.timeout(), now) || !self.line.fails_again(sent, now) {
+            return;
+        }
+        self.is_failure = true;
+        self.node.failed(&Reason::NoAnswer.because("no reply in time"), self.batch.key());
     }
 
     /// Tells the breaker what came.
@@ -219,14 +246,20 @@ impl Owned {
         let now = Instant::now();
         let sent = self.sent.unwrap_or(now);
         self.line.heard(self.batch.len(), now);
+        if reply.is_ok() && self.line.is_look_due(now) {
+            self.node.look(&self.line);
+        }
         if reply.is_err() || is_read_only(&reply) {
             self.line.retire();
         }
         let round_trip = now.saturating_duration_since(sent);
         match failure(&reply, self.is_redirected) {
             Some(_) if self.is_late => {}
-            Some(reason) => self.node.failed(reason, self.batch.key()),
-            None if self.is_late => self.node.slow(round_trip),
+            Some(cause) if self.line.fails_again(sent, now) => self.node.failed(&cause, self.batch.key()),
+            Some(_) => {}
+            // A redirection clears no failures: nothing was executed.
+            None if reply.as_ref().ok().and_then(redirection).is_some() => {}
+            None if self.is_late => self.node.slow(round_trip, self.is_failure),
             None => self.node.answered(&self.line, &reply, round_trip, &self.batch),
         }
         self.sent = None; // the account is settled
@@ -235,7 +268,7 @@ impl Owned {
             sent,
             line: Arc::clone(&self.line),
             batch: std::mem::replace(&mut self.batch, Batch::Several(Vec::new())),
-            settle: self.settle.take(),
+            owner: std::mem::take(&mut self.owner),
         };
         if self.is_redirected {
             settled.forget_asking();

@@ -1,23 +1,9 @@
 //! What a reply says about the server's health.
 
-use crate::protocol::{is_unknown_command, NOT_EXECUTED};
+use crate::error::Cause;
+use crate::protocol::{is_unknown_command, TOO_OLD};
 use crate::servers::Reason;
 use crate::transport::{Failure, Reply};
-
-/// Codes of errors with which a server says that it cannot decide now, but may later.
-const FAILURES: [&str; 11] = [
-    "BUSY",
-    "CLUSTERDOWN",
-    "FAILOVER",
-    "LOADING",
-    "MASTERDOWN",
-    "MISCONF",
-    "NOAUTH",
-    "NOREPLICAS",
-    "OOM",
-    "READONLY",
-    "WRONGPASS",
-];
 
 /// What a cluster's node says of a key that it cannot serve: nothing was executed.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -32,57 +18,26 @@ pub(super) enum Redirection {
 
 /// Whether an error says that the server cannot decide now.
 pub(crate) fn is_failure(error: &str) -> bool {
-    let code = error.split(' ').next().unwrap_or_default();
-    FAILURES.contains(&code)
-        || code == NOT_EXECUTED
-        || redirection_of(error).is_some()
-        || error.contains("max number of clients")
+    Reason::of_error(error).is_some_and(|reason| reason != Reason::ModuleMissing) && !error.starts_with(TOO_OLD)
 }
 
 /// Why there is no reply; or the first error among the replies with which the server says that it cannot decide now. A
 /// redirection is one only where it was followed already.
-pub(super) fn failure(reply: &Result<Reply, Failure>, is_redirected: bool) -> Option<&str> {
+pub(super) fn failure(reply: &Result<Reply, Failure>, is_redirected: bool) -> Option<Cause> {
     match reply {
-        Err(Failure::Connection(cause)) => Some(cause.as_str()),
-        Err(Failure::Refused(text)) => Some(text),
+        Err(failure) => Some(failure.clone().into()),
         Ok(Reply::Array(replies)) => replies.iter().find_map(|reply| error(reply, is_redirected)),
         Ok(reply) => error(reply, is_redirected),
     }
 }
 
-fn error(reply: &Reply, is_redirected: bool) -> Option<&str> {
-    match reply {
-        Reply::Error(text) if redirection_of(text).is_some() => is_redirected.then_some(text),
-        Reply::Error(text) => is_failure(text).then_some(text),
-        _ => None,
-    }
-}
-
-/// What a failure comes to, by the words of the server, the system or the client.
-pub(super) fn reason(text: &str) -> Reason {
-    let code = text.split(' ').next().unwrap_or_default();
-    if let Some(code) = FAILURES.into_iter().find(|known| *known == code) {
-        return if matches!(code, "NOAUTH" | "WRONGPASS") { Reason::Password } else { Reason::Code(code) };
-    }
-    let text = text.to_ascii_lowercase();
-    let of = |words: &[&str]| words.iter().any(|words| text.contains(words));
-    match () {
-        () if of(&["connection refused", "no such file"]) => Reason::Refused,
-        () if of(&["lookup address", "no address found"]) => Reason::Unresolved,
-        () if of(&["certificate", "tls", "fatal alert", "corrupt message"]) => Reason::Certificate,
-        () if of(&["password", "authentication"]) => Reason::Password,
-        () if of(&["max number of clients"]) => Reason::TooManyClients,
-        () if of(&["unknown command", "the module is missing"]) => Reason::ModuleMissing,
-        () if of(&["no reply", "no connection within", "not answered", "silent", "timed out"]) => Reason::NoAnswer,
-        () if of(&["broken pipe", "reset", "end of file", "closed", "terminated", "not made"]) => Reason::Disconnected,
-        () => Reason::Other,
-    }
-}
-
-/// Whether an error refuses writes, and what reads says nothing about it.
-pub(super) fn refuses_writes(error: &str) -> bool {
-    let code = error.split(' ').next().unwrap_or_default();
-    matches!(code, "MISCONF" | "NOREPLICAS" | "OOM" | "READONLY")
+fn error(reply: &Reply, is_redirected: bool) -> Option<Cause> {
+    let Reply::Error(text) = reply else { return None };
+    let is_failure = match redirection_of(text) {
+        Some(_) => is_redirected,
+        None => is_failure(text),
+    };
+    is_failure.then(|| Cause::said(text.clone()))
 }
 
 /// Whether the server is no primary any more, or none that may be written to.
@@ -145,28 +100,9 @@ mod tests {
             assert!(!is_failure(text), "{text}");
         }
         let replies = [Reply::Integer(1), Reply::Error("WRONGTYPE x".into()), Reply::Error("LOADING y".into())];
-        assert_eq!(failure(&Ok(Reply::Array(replies.to_vec())), false), Some("LOADING y"));
+        let cause = failure(&Ok(Reply::Array(replies.to_vec())), false);
+        assert_eq!(cause.map(|cause| cause.reason()), Some(Reason::Code("LOADING")));
         assert_eq!(failure(&Ok(Reply::Array(replies[..2].to_vec())), false), None);
-    }
-
-    #[test]
-    fn reasons_are_told_apart() {
-        for (text, expected) in [
-            ("Connection refused (os error 111)", Reason::Refused),
-            ("failed to lookup address information: Name or service not known", Reason::Unresolved),
-            ("invalid peer certificate: UnknownIssuer", Reason::Certificate),
-            ("received fatal alert: CertificateRequired", Reason::Certificate),
-            ("WRONGPASS invalid username-password pair or user is disabled.", Reason::Password),
-            ("NOAUTH Authentication required.", Reason::Password),
-            ("READONLY You can't write against a read only replica.", Reason::Code("READONLY")),
-            ("ERR max number of clients reached", Reason::TooManyClients),
-            ("ERR unknown command 'SWLIMIT.ALLOW'", Reason::ModuleMissing),
-            ("no reply in time", Reason::NoAnswer),
-            ("Connection reset by peer (os error 104)", Reason::Disconnected),
-            ("what nobody thought of", Reason::Other),
-        ] {
-            assert_eq!(reason(text), expected, "{text}");
-        }
     }
 
     #[test]

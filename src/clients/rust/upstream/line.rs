@@ -1,13 +1,13 @@
 //! A connection with the account of what it owes.
 
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, OnceLock};
 
 use parking_lot::Mutex;
 use tokio::time::{Duration, Instant};
 
 use super::rights::{Right, Rights};
-use crate::clock::ms;
+use crate::clock::{ms, ms_up};
 use crate::protocol::{Command, Encoded};
 use crate::servers::Backend;
 use crate::transport::{Failure, Pending, Reply};
@@ -16,6 +16,9 @@ use crate::transport::{Failure, Pending, Reply};
 pub(super) const SILENCE: Duration = Duration::from_secs(1);
 /// The most commands that may be unanswered.
 pub(super) const MOST_UNANSWERED: usize = 1000;
+
+/// Redis 6.2 takes one section at a time.
+const MEMORY: [Command; 2] = [Command::server(&["INFO", "memory"]), Command::server(&["INFO", "stats"])];
 
 /// A connection that many requests share.
 pub(crate) struct Line {
@@ -26,12 +29,18 @@ pub(crate) struct Line {
     /// What time the server had, in Unix ms, no later than an instant.
     time: OnceLock<(u64, Instant)>,
     made: Instant,
+    /// When INFO is asked next, in ms after it was made.
+    next_look: AtomicU64,
 }
 
 struct Account {
     unanswered: usize,
     /// When something was heard last, or became owed while nothing was.
     quiet_since: Instant,
+    /// When a reply came in time last.
+    in_time: Option<Instant>,
+    /// When a failure was counted last.
+    failed: Option<Instant>,
 }
 
 /// Which server answers, and which data it holds: units go back only to the server that counted them.
@@ -50,8 +59,9 @@ impl Identity {
 
 impl Line {
     pub fn new(connection: Encoded, is_closed: Arc<AtomicBool>) -> Self {
-        let account = Mutex::new(Account { unanswered: 0, quiet_since: Instant::now() });
-        Self { connection, is_closed, account, identity: OnceLock::new(), time: OnceLock::new(), made: Instant::now() }
+        let account = Mutex::new(Account { unanswered: 0, quiet_since: Instant::now(), in_time: None, failed: None });
+        let (identity, time, next_look) = (OnceLock::new(), OnceLock::new(), AtomicU64::new(pause_of_looks()));
+        Self { connection, is_closed, account, identity, time, made: Instant::now(), next_look }
     }
 
     /// Whether commands may still be sent.
@@ -103,6 +113,31 @@ impl Line {
         account.quiet_since = now;
     }
 
+    /// Whether anything is unanswered.
+    pub fn owes(&self) -> bool {
+        self.account.lock().unanswered > 0
+    }
+
+    /// A reply came in time.
+    pub fn answered_in_time(&self, now: Instant) {
+        self.account.lock().in_time = Some(now);
+    }
+
+    /// Whether replies came in time within this time.
+    pub fn was_in_time(&self, within: Duration, now: Instant) -> bool {
+        self.account.lock().in_time.is_some_and(|at| now.saturating_duration_since(at) <= within)
+    }
+
+    /// Whether this is a new failure: what was sent before the last one was counted failed with it.
+    pub fn fails_again(&self, sent: Instant, now: Instant) -> bool {
+        let failed = &mut self.account.lock().failed;
+        let is_new = failed.is_none_or(|failed| sent >= failed);
+        if is_new {
+            *failed = Some(now);
+        }
+        is_new
+    }
+
     /// Their callers have given up waiting for these.
     pub fn given_up(&self, commands: usize) {
         let mut account = self.account.lock();
@@ -137,35 +172,64 @@ impl Line {
     }
 
     /// An instant of the server's clock, in Unix ms, that is no later than this one; `None` where it has not told the time
-    /// before. The thousandth is for clocks that drift.
+    /// and who it is. The thousandth is for clocks that drift.
     pub fn unix_ms(&self, instant: Instant) -> Option<u64> {
         let (unix_ms, at) = self.time.get().filter(|_| self.identity().is_some())?;
-        let passed = ms(instant.checked_duration_since(*at)?);
-        Some(unix_ms + passed - passed.div_ceil(1000))
+        match instant.checked_duration_since(*at) {
+            Some(passed) => Some(unix_ms + ms(passed) - ms(passed).div_ceil(1000)),
+            None => {
+                let before = ms_up(at.duration_since(instant));
+                Some(unix_ms.saturating_sub(before + before.div_ceil(1000)))
+            }
+        }
     }
 
-    /// Asks the server who it is, and whether it tells the time: without either, nothing can be given back to it.
-    pub async fn identify(&self, rights: &Rights) -> Result<(), Failure> {
-        let asked = [Command::server(&["INFO", "server"]), Command::server(&["INFO", "replication"]), Command::TIME];
-        let reply = self.connection.send_all(&asked).await?;
-        let Reply::Array(replies) = reply else { return Ok(()) };
-        let [sections @ .., time] = replies.as_slice() else { return Ok(()) };
+    /// Asks the server who it is, and whether it tells the time: without either, nothing can be given back to it. What
+    /// INFO says, of its memory too.
+    pub async fn identify(&self, rights: &Rights) -> Result<String, Failure> {
+        let [memory, stats] = MEMORY;
+        let asked = [Command::server(&["INFO", "server"]), Command::server(&["INFO", "replication"]), memory, stats];
+        let asked = [asked.as_slice(), &[Command::TIME]].concat();
+        let Reply::Array(replies) = self.connection.send_all(&asked).await? else { return Ok(String::new()) };
+        let [sections @ .., time] = replies.as_slice() else { return Ok(String::new()) };
         rights.heard(Right::Time, time);
         sections.iter().for_each(|section| rights.heard(Right::Info, section));
-        let Some(unix_ms) = time.unix_ms() else { return Ok(()) };
+        let text = text(sections);
+        let Some(unix_ms) = time.unix_ms() else { return Ok(text) };
         let _ = self.time.set((unix_ms, Instant::now()));
-        let text: Vec<_> = sections
-            .iter()
-            .filter_map(|section| match section {
-                Reply::Bytes(bytes) => Some(String::from_utf8_lossy(bytes)),
-                _ => None,
-            })
-            .collect();
-        let text = text.join("\n");
         let field = |name: &str| text.lines().find_map(|line| line.strip_prefix(name)).map(|id| id.trim().to_owned());
         if let (Some(run_id), Some(replication_id)) = (field("run_id:"), field("master_replid:")) {
             let _ = self.identity.set(Identity { run_id, replication_id });
         }
-        Ok(())
+        Ok(text)
     }
+
+    /// Whether the server should be asked now what may have changed since. Then it is true once.
+    pub fn is_look_due(&self, now: Instant) -> bool {
+        let (age, due) = (ms(now.saturating_duration_since(self.made)), self.next_look.load(Ordering::Relaxed));
+        let next = || age + pause_of_looks();
+        age >= due && self.next_look.compare_exchange(due, next(), Ordering::Relaxed, Ordering::Relaxed).is_ok()
+    }
+
+    /// What INFO says of the server's memory.
+    pub async fn look(&self) -> Result<String, Failure> {
+        match self.connection.send_all(&MEMORY).await? {
+            Reply::Array(sections) => Ok(text(&sections)),
+            _ => Ok(String::new()),
+        }
+    }
+}
+
+/// In ms: a minute ± 50 %, so that the clients of a server do not ask it together.
+fn pause_of_looks() -> u64 {
+    fastrand::u64(30_000..90_000)
+}
+
+/// What several sections of INFO say.
+fn text(sections: &[Reply]) -> String {
+    let bytes = sections.iter().filter_map(|section| match section {
+        Reply::Bytes(bytes) => Some(String::from_utf8_lossy(bytes)),
+        _ => None,
+    });
+    bytes.collect::<Vec<_>>().join("\n")
 }

@@ -9,16 +9,17 @@ use tokio::time::{timeout_at, Instant};
 
 use super::batch::Batch;
 use super::connector::Context;
-use super::exchange::{Exchange, Settle, Settled};
+use super::exchange::{Exchange, Owner, Settle, Settled};
 use super::health::{is_failure, redirection, Redirection};
 use super::line::Line;
 use super::node::Node;
+use super::outcome::Outcome;
 use super::reaper::Reaper;
 use super::rights::{Right, Rights};
 use super::topology::Topology;
-use crate::error::Error;
+use crate::error::{Cause, Error};
 use crate::protocol::{is_unknown_command, Command, Encoding, PREFIX, TOO_OLD};
-use crate::servers::{Backend, ServerState, State};
+use crate::servers::{Backend, Reason, ServerState, State};
 use crate::statistics::{Count, Counters};
 use crate::transport::{Events, Failure, Purpose, Reply};
 use crate::wait::Wait;
@@ -79,12 +80,20 @@ impl Link {
     /// # Errors
     /// [`Error::Unavailable`] where its own deadline leaves it no time.
     pub fn deadline(&self, asked: Option<Instant>) -> Result<Instant, Error> {
+        self.deadline_after(self.context.timeout, asked)
+    }
+
+    /// The same with another timeout.
+    ///
+    /// # Errors
+    /// As [`deadline`](Self::deadline).
+    pub fn deadline_after(&self, timeout: Duration, asked: Option<Instant>) -> Result<Instant, Error> {
         let now = Instant::now();
-        let deadline = now + self.context.timeout;
+        let deadline = now + timeout;
         let Some(asked) = asked else { return Ok(deadline) };
         match time_to_wait(asked.saturating_duration_since(now)) {
             Some(time) => Ok(deadline.min(now + time)),
-            None => Err(Error::Unavailable("the request has no time left".into())),
+            None => Err(Error::Unavailable(Reason::NoAnswer.because("the request has no time left"))),
         }
     }
 
@@ -106,6 +115,11 @@ impl Link {
     /// The server's reply to what needs a right beside the module's commands.
     pub fn heard_right(&self, right: Right, reply: &Reply) {
         self.context.rights.heard(right, reply);
+    }
+
+    /// Something needs a right beside the module's commands.
+    pub fn need_right(&self, right: Right) {
+        self.context.rights.need(right);
     }
 
     #[cfg(feature = "metrics")]
@@ -133,14 +147,23 @@ impl Link {
     /// # Errors
     /// [`Error::Unavailable`] where the server does not answer by the deadline or cannot decide; else as it refuses.
     pub async fn ask(&self, command: Command, deadline: Instant) -> Result<Reply, Error> {
-        let settled = self.exchange(Batch::One(command), deadline, None).await?;
+        let settled = self.exchange(Batch::One(command), deadline, Owner::Exchange).await?;
+        self.understood(settled.reply, settled.batch.key())
+    }
+
+    /// The same for a caller that a policy may decide: a late reply is made equal to its outcome.
+    ///
+    /// # Errors
+    /// As [`ask`](Self::ask).
+    pub async fn ask_for(&self, outcome: &Outcome, command: Command, deadline: Instant) -> Result<Reply, Error> {
+        let settled = self.exchange(Batch::One(command), deadline, outcome.owner()).await?;
         self.understood(settled.reply, settled.batch.key())
     }
 
     /// Sends commands that have keys of one slot, and waits for their replies until a deadline. If this is dropped, or
-    /// late, the exchange is seen through all the same, and `settle` hears its end.
-    pub async fn exchange(&self, batch: Batch, deadline: Instant, settle: Option<Settle>) -> Result<Settled, Error> {
-        self.exchange_by(false, batch, deadline, settle).await
+    /// late, the exchange is seen through all the same, and its owner hears its end.
+    pub async fn exchange(&self, batch: Batch, deadline: Instant, owner: Owner) -> Result<Settled, Error> {
+        self.exchange_by(false, batch, deadline, owner).await
     }
 
     /// Asks one thing, whatever the breaker says: for owners that nobody can decide in place of.
@@ -148,7 +171,8 @@ impl Link {
     /// # Errors
     /// As [`ask`](Self::ask).
     pub async fn insist(&self, command: Command, deadline: Instant, settle: Option<Settle>) -> Result<Reply, Error> {
-        let settled = self.exchange_by(true, Batch::One(command), deadline, settle).await?;
+        let owner = settle.map_or(Owner::Exchange, Owner::Settle);
+        let settled = self.exchange_by(true, Batch::One(command), deadline, owner).await?;
         self.understood(settled.reply, settled.batch.key())
     }
 
@@ -157,7 +181,7 @@ impl Link {
         insists: bool,
         batch: Batch,
         deadline: Instant,
-        settle: Option<Settle>,
+        owner: Owner,
     ) -> Result<Settled, Error> {
         self.reaper.begin();
         let exchanging = async {
@@ -166,13 +190,13 @@ impl Link {
                 true => node.any_line(batch.key()).await?,
                 false => node.line(batch.key()).await?,
             };
-            let settled = Exchange::new(Arc::clone(&node.health), line, batch, settle, false, &self.reaper).await;
+            let settled = Exchange::new(Arc::clone(&node.health), line, batch, owner, false, &self.reaper).await;
             match settled.reply.as_ref().ok().and_then(redirection) {
                 Some(redirection) => Box::pin(self.follow(redirection, settled)).await, // rare, and large
                 None => Ok(settled),
             }
         };
-        let late = |_| Error::Unavailable("no reply in time".into());
+        let late = |_| Error::Unavailable(Reason::NoAnswer.because("no reply in time"));
         timeout_at(deadline, exchanging).await.unwrap_or_else(|elapsed| Err(late(elapsed)))
     }
 
@@ -180,7 +204,7 @@ impl Link {
     /// come: for owners that have the time. Redirections are not followed, but noticed.
     pub async fn see_through_on(&self, node: &Arc<Node>, line: Arc<Line>, batch: Batch) -> Settled {
         self.reaper.begin();
-        let exchange = Exchange::new(Arc::clone(&node.health), line, batch, None, true, &self.reaper);
+        let exchange = Exchange::new(Arc::clone(&node.health), line, batch, Owner::Exchange, true, &self.reaper);
         let settled = exchange.see_through().await;
         let has_moved = |reply: &Reply| matches!(reply, Reply::Error(text) if text.starts_with("MOVED "));
         if matches!(&settled.reply, Ok(Reply::Array(replies)) if replies.iter().any(has_moved)) {
@@ -209,6 +233,15 @@ impl Link {
         (groups, others)
     }
 
+    /// Waits until the server of a key has said who it is, and how it evicts keys.
+    pub async fn identify(&self, key: &[u8]) {
+        if let Some(node) = self.topology.known(key) {
+            if let Some(line) = node.health.current() {
+                node.health.identify(&line).await;
+            }
+        }
+    }
+
     /// Whether the server of a key has said who it is.
     pub fn is_identified(&self, key: &[u8]) -> bool {
         let line = self.topology.known(key).and_then(|node| node.health.current());
@@ -230,10 +263,17 @@ impl Link {
 
     /// Follows a redirection, once: nothing was executed.
     async fn follow(&self, redirection: Redirection, settled: Settled) -> Result<Settled, Error> {
-        let Settled { batch, settle, .. } = settled;
+        let Settled { batch, owner, .. } = settled;
         let key = batch.key().to_vec();
+        if !matches!(redirection, Redirection::TryAgain) && !self.topology.join().await {
+            return Err(self.not_followed(&key));
+        }
+        let here = async || self.topology.node(&key).await;
         let (node, batch) = match redirection {
-            Redirection::Moved(address) => (self.topology.redirected(&key, &address, true), batch),
+            Redirection::Moved(address) => match self.topology.redirected(&key, &address, true) {
+                Some(node) => (node, batch),
+                None => (here().await?, batch),
+            },
             Redirection::Ask(address) => {
                 let mut commands = vec![Command::ASKING];
                 match batch {
@@ -243,12 +283,28 @@ impl Link {
                         commands = several.into_iter().flat_map(|command| [Command::ASKING, command]).collect();
                     }
                 }
-                (self.topology.redirected(&key, &address, false), Batch::Several(commands))
+                match self.topology.redirected(&key, &address, false) {
+                    Some(node) => (node, Batch::Several(commands)),
+                    None => return Err(self.not_followed(&key)),
+                }
             }
-            Redirection::TryAgain => (self.topology.node(&key).await?, batch),
+            Redirection::TryAgain => (here().await?, batch),
         };
         let line = node.line(&key).await?;
-        Ok(Exchange::new(Arc::clone(&node.health), line, batch, settle, true, &self.reaper).await)
+        Ok(Exchange::new(Arc::clone(&node.health), line, batch, owner, true, &self.reaper).await)
+    }
+
+    /// The server redirects to others, and this client cannot follow.
+    fn not_followed(&self, key: &[u8]) -> Error {
+        match self.topology.known(key) {
+            Some(node) if node.health.was_served() => {
+                let cause =
+                    Reason::Cluster.because("the server redirects to others, which this client does not follow");
+                node.health.failed(&cause, key);
+                Error::Unavailable(cause)
+            }
+            _ => Error::NeedsCluster,
+        }
     }
 
     /// A reply, or the error that it is.
@@ -263,7 +319,7 @@ impl Link {
     /// What an error of the server's means to a caller.
     pub fn error(&self, text: String, key: &[u8]) -> Error {
         if is_failure(&text) {
-            return Error::Unavailable(text.into());
+            return Error::Unavailable(Cause::said(text));
         }
         if let Some(command) = text.strip_prefix(TOO_OLD) {
             return Error::ModuleTooOld(command.to_owned());
@@ -274,7 +330,7 @@ impl Link {
                 // EVALSHA itself may be what is unknown.
                 Some(Backend::Script) if text.contains(PREFIX) => Error::NeedsModule,
                 // A server that was replaced by one without the module is away.
-                _ if node.is_some_and(|node| node.health.was_served()) => Error::Unavailable(text.into()),
+                _ if node.is_some_and(|node| node.health.was_served()) => Error::Unavailable(Cause::said(text)),
                 _ => Error::ModuleMissing,
             };
         }
@@ -290,11 +346,11 @@ impl Link {
     pub async fn read_tracked(&self, key: &[u8], commands: &[Command]) -> Result<Vec<Reply>, Error> {
         let node = self.topology.node(key).await?;
         if node.health.is_unavailable() {
-            return Err(Error::Unavailable("the breaker is open".into()));
+            return Err(Error::Unavailable(Reason::Other.because("the breaker is open")));
         }
         match node.tracking.read(commands).await {
             Ok(Reply::Array(replies)) => Ok(replies),
-            Ok(reply) => Err(Error::Answer(reply.to_string())),
+            Ok(reply) => Err(Error::Unavailable(Cause::unclear(&reply))),
             Err(failure) => Err(Error::Unavailable(failure.into())),
         }
     }
@@ -341,7 +397,7 @@ impl Link {
                 let is_denied = reply.hold().is_ok_and(|held| held.granted == 0);
                 Ok((!is_scripted || !is_denied).then_some(reply))
             };
-            let late = || Error::Unavailable("no reply in time".into());
+            let late = || Error::Unavailable(Reason::NoAnswer.because("no reply in time"));
             let reply = wait.with(self.context.timeout, waiting).await;
             if reply.is_none() && wait.is_closed() {
                 return None;
@@ -363,6 +419,16 @@ impl Link {
     /// Counts something beside decisions.
     pub fn count(&self, what: Count, by: u64) {
         self.context.counters.count(what, by);
+    }
+
+    /// Gives up all exchanges that are still owed a reply, and their connections: what became of them is in doubt.
+    pub fn give_up(&self) {
+        let exchanges = self.reaper.give_up();
+        if exchanges > 0 {
+            self.count(Count::InDoubt, exchanges as u64);
+            tracing::warn!(exchanges, "closed without replies: whether these requests were counted is in doubt");
+        }
+        self.topology.nodes().iter().for_each(|node| node.health.give_up());
     }
 
     /// Waits until all exchanges have been seen through.

@@ -15,6 +15,7 @@ mod link;
 mod moment;
 mod node;
 mod node_health;
+mod outcome;
 mod reaper;
 mod rights;
 mod topology;
@@ -23,7 +24,7 @@ mod trips;
 mod waiting;
 
 pub(crate) use batch::Batch;
-pub(crate) use exchange::{Settle, Settled};
+pub(crate) use exchange::{Owner, Settled};
 pub(crate) use health::is_failure;
 pub(crate) use hold_renewer::{HoldName, HoldRenewer, Lifetime, Settlement};
 pub(crate) use line::Identity;
@@ -32,6 +33,7 @@ pub(crate) use link::{refused, time_to_wait};
 pub(crate) use link::{Link, WAITS_ELSEWHERE};
 pub(crate) use moment::Moment;
 pub(crate) use node::Node;
+pub(crate) use outcome::{told_of_all, Outcome};
 pub(crate) use rights::Right;
 
 /// Numbers of `tests/conformance/vectors/defaults.json`.
@@ -48,7 +50,7 @@ pub(crate) const NUMBERS: &[(&str, u64)] = &[
     ("retries_per_ttl", hold_renewer::RETRIES as u64),
     ("drift", hold_renewer::DRIFT as u64),
     ("failures", breaker::FAILURES as u64),
-    ("silent_timeouts", exchange::SILENT_TIMEOUTS as u64),
+    ("silent_timeouts", breaker::SILENT_TIMEOUTS as u64),
     ("first_probe", breaker::FIRST_PAUSE.as_millis() as u64),
     ("last_probe", breaker::LONGEST_PAUSE.as_millis() as u64),
     ("probe_timeout", node_health::PROBING.as_millis() as u64),

@@ -17,13 +17,14 @@ use super::waiting::Waiting;
 use crate::demand::Demand;
 use crate::error::{Cause, Error};
 use crate::protocol::{is_unknown_command, Command};
+use crate::servers::Reason;
 use crate::statistics::Count;
 use crate::transport::{Pending, Purpose, Reply};
 
 /// One server: the only one, or a primary of a cluster.
 pub(crate) struct Node {
     pub health: Arc<NodeHealth>,
-    connector: Connector,
+    pub(super) connector: Connector,
     connecting: Mutex<Option<Attempt>>,
     pub(super) tracking: Arc<Tracking>,
     pub(super) waiting: Waiting,
@@ -54,7 +55,7 @@ impl Node {
     /// [`Error::Unavailable`] at once while the breaker is open, or when the attempt fails.
     pub async fn line(self: &Arc<Self>, key: &[u8]) -> Result<Arc<Line>, Error> {
         if self.health.is_unavailable() {
-            return Err(Error::Unavailable(self.health.breaker.reason().into()));
+            return Err(Error::Unavailable(self.health.breaker.cause()));
         }
         self.any_line(key).await
     }
@@ -72,7 +73,7 @@ impl Node {
         match made.as_deref() {
             Ok(Some(Ok(line))) => Ok(Arc::clone(line)),
             Ok(Some(Err(reason))) => Err(Error::Unavailable(reason.clone())),
-            _ => Err(Error::Unavailable("the connection was not made".into())),
+            _ => Err(Error::Unavailable(Reason::Disconnected.because("the connection was not made"))),
         }
     }
 
@@ -90,16 +91,16 @@ impl Node {
             let made = match timeout(CONNECTING, &mut connecting).await {
                 Ok(made) => made.map_err(Cause::from),
                 Err(_) => {
-                    let reason = "no connection within a second";
-                    if node.health.opens(reason) {
+                    let cause = Reason::NoAnswer.because("no connection within a second");
+                    if node.health.opens(&cause) {
                         tokio::spawn(probe(Arc::downgrade(&node), Some(connecting)));
                     }
-                    Err(reason.into())
+                    Err(cause)
                 }
             };
             match &made {
                 Ok(line) => node.install(line),
-                Err(reason) if !node.health.is_unavailable() => node.health.failure(reason.as_str()),
+                Err(cause) if !node.health.is_unavailable() => node.health.failure(cause),
                 Err(_) => {}
             }
             *node.connecting.lock() = None;
@@ -121,18 +122,11 @@ impl Node {
             }
         }
         let (node, line) = (Arc::clone(self), Arc::clone(line));
-        tokio::spawn(async move { node.identify(&line).await });
-    }
-
-    /// Has the server say who it is, unless it did.
-    pub async fn identify(&self, line: &Line) {
-        if line.identity().is_none() {
-            let _ = timeout(CONNECTING, line.identify(&self.connector.context.rights)).await;
-        }
+        tokio::spawn(async move { node.health.identify(&line).await });
     }
 
     /// Sends what a server that refuses writes would refuse, and what is otherwise denied without a trace.
-    async fn probe(&self, line: &Line) -> Result<(), String> {
+    async fn probe(&self, line: &Line) -> Result<(), Cause> {
         let key = self.health.failed_key();
         let mut reply = line.send(&Command::allow(&key, &Demand::nothing())).await;
         if line.is_scripted() && failure(&reply, false).is_none() {
@@ -142,11 +136,11 @@ impl Node {
             // Another node has the key by now; this one has others, and answers.
             return Ok(());
         }
-        if let Some(reason) = failure(&reply, true) {
-            return Err(reason.to_owned());
+        if let Some(cause) = failure(&reply, true) {
+            return Err(cause);
         }
         match reply {
-            Ok(Reply::Error(text)) if is_unknown_command(&text) && self.health.was_served() => Err(text),
+            Ok(Reply::Error(text)) if is_unknown_command(&text) && self.health.was_served() => Err(Cause::said(text)),
             _ => Ok(()),
         }
     }
@@ -162,7 +156,7 @@ async fn probe(node: Weak<Node>, mut connecting: Option<Connecting>) {
         let Some(node) = node.upgrade() else { return };
         let probing = async {
             let connecting = connecting.take().unwrap_or_else(|| node.connector.connect(Purpose::Requests));
-            let line = connecting.await.map_err(|failure| failure.to_string())?;
+            let line = connecting.await?;
             node.probe(&line).await.map(|()| line)
         };
         let (breaker, context) = (&node.health.breaker, &node.connector.context);
@@ -174,8 +168,8 @@ async fn probe(node: Weak<Node>, mut connecting: Option<Connecting>) {
                 tracing::info!(address = node.connector.name(), "the rate limit server is back");
                 return;
             }
-            Ok(Err(reason)) => drop(breaker.open(&reason)),
-            Err(_) => drop(breaker.open("a probe was not answered")),
+            Ok(Err(cause)) => drop(breaker.open(&cause)),
+            Err(_) => drop(breaker.open(&Reason::NoAnswer.because("a probe was not answered"))),
         }
         // In a cluster, another node may have taken over.
         context.slots_are_stale.store(true, Ordering::Release);

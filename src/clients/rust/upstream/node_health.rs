@@ -4,17 +4,17 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::Arc;
 
 use parking_lot::{Mutex, RwLock};
-use tokio::time::{Duration, Instant};
+use tokio::time::{timeout, Duration, Instant};
 
 use super::batch::Batch;
-use super::breaker::Breaker;
+use super::breaker::{Breaker, SILENT_TIMEOUTS};
 use super::connector::Connector;
-use super::exchange::SILENT_TIMEOUTS;
 use super::health::is_unknown;
 use super::line::Line;
 use super::trips::Trips;
+use crate::error::Cause;
 use crate::protocol::Command;
-use crate::servers::{Backend, ServerState};
+use crate::servers::{Backend, Eviction, Reason, ServerState};
 use crate::statistics::Count;
 use crate::transport::{Failure, Reply};
 
@@ -22,6 +22,9 @@ use crate::transport::{Failure, Reply};
 pub(super) const CONNECTING: Duration = Duration::from_secs(1);
 /// A probe is given up after so long.
 pub(super) const PROBING: Duration = Duration::from_millis(500);
+
+/// How often the log says that a server is slow.
+const SLOW_LOGGED: Duration = Duration::from_secs(60);
 
 /// The health of one server: its breaker, how fast it answers, and the connection that requests use.
 pub(crate) struct NodeHealth {
@@ -31,8 +34,13 @@ pub(crate) struct NodeHealth {
     /// The key of the last request that failed, which a probe uses.
     failed_key: Mutex<Arc<[u8]>>,
     trips: Trips,
+    eviction: Mutex<Option<Eviction>>,
     /// The module has answered once: since then its absence is a failure of the server's.
     was_served: AtomicBool,
+    /// The log has said that it is unavailable.
+    was_reported: AtomicBool,
+    /// When the log said last that it is slow.
+    slow_logged: Mutex<Option<Instant>>,
     /// Begins to probe.
     on_open: Box<dyn Fn() + Send + Sync>,
 }
@@ -46,7 +54,10 @@ impl NodeHealth {
             requests: RwLock::new(None),
             failed_key: Mutex::new(Arc::default()),
             trips: Trips::default(),
+            eviction: Mutex::default(),
             was_served: AtomicBool::new(false),
+            was_reported: AtomicBool::new(false),
+            slow_logged: Mutex::new(None),
             on_open: Box::new(on_open),
         }
     }
@@ -96,7 +107,7 @@ impl NodeHealth {
         let round_trip = self.trips.last();
         let missing = self.connector.context.rights.missing();
         let state = self.breaker.state(self.connector.name(), missing, round_trip);
-        ServerState { backend: self.backend(), ..state }
+        ServerState { backend: self.backend(), eviction: self.eviction.lock().clone(), ..state }
     }
 
     /// The connection for requests, if there is one that takes them.
@@ -119,6 +130,22 @@ impl NodeHealth {
         !self.is_unavailable() && line.is_silent(CONNECTING, Instant::now()) && is_back()
     }
 
+    /// Has the server say who it is, unless it did.
+    pub async fn identify(&self, line: &Line) {
+        if line.identity().is_none() {
+            if let Ok(Ok(info)) = timeout(CONNECTING, line.identify(&self.connector.context.rights)).await {
+                self.heard_info(&info);
+            }
+        }
+    }
+
+    /// Lets go of a connection that owes replies, which are in doubt: nobody waits for them any more.
+    pub(super) fn give_up(&self) {
+        if let Some(line) = self.requests.write().take_if(|line| line.owes()) {
+            line.retire();
+        }
+    }
+
     /// Counts commands that are sent.
     pub fn sent(&self, commands: usize) {
         self.connector.sent(commands);
@@ -131,12 +158,13 @@ impl NodeHealth {
             // The script has not all commands, and need not.
             Ok(reply) if is_unknown(reply) && is_scripted => {}
             Ok(reply) if is_unknown(reply) && self.was_served() => {
-                return self.failed("the module is missing", batch.key());
+                return self.failed(&Reason::ModuleMissing.because("the module is missing"), batch.key());
             }
             Ok(reply) if is_unknown(reply) => {}
             _ => self.was_served.store(true, Ordering::Relaxed),
         }
         self.trips.took(round_trip);
+        line.answered_in_time(Instant::now());
         // The script denies without writing.
         let is_write = match is_scripted {
             true => batch.has_granted(reply),
@@ -145,55 +173,90 @@ impl NodeHealth {
         self.breaker.succeeded(is_write);
     }
 
+    /// Asks now and then what may have changed since the connection was made.
+    pub(super) fn look(self: &Arc<Self>, line: &Arc<Line>) {
+        let (health, line) = (Arc::clone(self), Arc::clone(line));
+        tokio::spawn(async move {
+            if let Ok(Ok(info)) = timeout(CONNECTING, line.look()).await {
+                health.heard_info(&info);
+            }
+        });
+    }
+
+    /// What INFO says of the server's memory.
+    pub(super) fn heard_info(&self, info: &str) {
+        let eviction = Eviction::read(info);
+        let policy = |eviction: &Option<Eviction>| eviction.as_ref().map(|eviction| eviction.policy.clone());
+        let before = std::mem::replace(&mut *self.eviction.lock(), eviction.clone());
+        if let Some(policy) = policy(&eviction).filter(|_| policy(&before) != policy(&eviction)) {
+            let address = self.connector.name();
+            tracing::warn!(address, policy, "the rate limit server evicts keys, and limits with them: use noeviction");
+        }
+    }
+
     /// The server granted units that nobody takes any more.
     pub fn unclaimed(&self, units: u64) {
         self.connector.context.counters.count(Count::Unclaimed, units);
     }
 
-    /// A reply came late. It stays the one failure that it was counted as, and closes nothing.
-    pub fn slow(&self, round_trip: Duration) {
+    /// A reply came late: the server is slow, and not unavailable. It closes nothing.
+    pub fn slow(&self, round_trip: Duration, was_failure: bool) {
         self.trips.took(round_trip);
         self.connector.context.counters.count(Count::Slow, 1);
-        if self.breaker.late() {
-            let (address, timeout) = (self.connector.name(), self.timeout());
-            tracing::warn!(address, ?round_trip, ?timeout, "the rate limit server is slow");
+        self.breaker.late(was_failure);
+        let timeout = self.timeout();
+        let now = Instant::now();
+        let mut logged = self.slow_logged.lock();
+        if logged.is_none_or(|logged| now.saturating_duration_since(logged) >= SLOW_LOGGED) {
+            *logged = Some(now);
+            let address = self.connector.name();
+            tracing::warn!("server {address} is slow: a reply took {round_trip:?}, and the timeout is {timeout:?}");
         }
     }
 
     /// A request failed: the server did not answer in time, or cannot decide.
-    pub fn failed(&self, reason: &str, key: &[u8]) {
+    pub fn failed(&self, cause: &Cause, key: &[u8]) {
         self.set_failed_key(key);
-        self.failure(reason);
+        self.failure(cause);
     }
 
-    pub(super) fn failure(&self, reason: &str) {
+    pub(super) fn failure(&self, cause: &Cause) {
         self.connector.context.counters.count(Count::Failures, 1);
-        if self.breaker.failed(reason) {
-            self.report_opened();
+        let has_opened = self.breaker.failed(cause);
+        if has_opened {
+            self.connector.context.counters.count(Count::Opened, 1);
+        }
+        if has_opened || !self.was_reported.swap(true, Ordering::Relaxed) {
+            self.report(cause);
+        }
+        if has_opened {
             (self.on_open)();
         }
     }
 
     /// Opens the breaker, whatever was before.
-    pub fn open(&self, reason: &str, key: &[u8]) {
+    pub fn open(&self, cause: &Cause, key: &[u8]) {
         self.set_failed_key(key);
-        if self.opens(reason) {
+        if self.opens(cause) {
             (self.on_open)();
         }
     }
 
     /// Opens the breaker, for a caller that probes itself; whether it was closed.
-    pub(super) fn opens(&self, reason: &str) -> bool {
-        let was_closed = self.breaker.open(reason);
+    pub(super) fn opens(&self, cause: &Cause) -> bool {
+        let was_closed = self.breaker.open(cause);
         if was_closed {
-            self.report_opened();
+            self.connector.context.counters.count(Count::Opened, 1);
+            self.report(cause);
         }
         was_closed
     }
 
-    fn report_opened(&self) {
-        self.connector.context.counters.count(Count::Opened, 1);
-        let (address, reason) = (self.connector.name(), self.breaker.reason());
-        tracing::warn!(address, reason, "the rate limit server is unavailable: deciding without it");
+    /// Logs the first failure of all, with which the policy decided first, and each time that the breaker opens.
+    fn report(&self, cause: &Cause) {
+        self.was_reported.store(true, Ordering::Relaxed);
+        let address = self.connector.name();
+        let reason = cause.reason().as_str();
+        tracing::warn!(%cause, "server {address} is unavailable ({reason}); on_failure decides until it answers");
     }
 }

@@ -26,6 +26,8 @@ struct Inner {
 struct Account {
     owed: AtomicUsize,
     is_settled: Notify,
+    /// Nothing is seen through any longer.
+    gives_up: Notify,
 }
 
 impl Reaper {
@@ -46,6 +48,15 @@ impl Reaper {
                 self.0.account.settled(); // the runtime has ended
             }
         }
+    }
+
+    /// Gives up what it has not seen through: how many exchanges. Their connections close with them.
+    pub fn give_up(&self) -> usize {
+        let owed = self.0.account.owed.load(Ordering::Acquire);
+        if owed > 0 {
+            self.0.account.gives_up.notify_one();
+        }
+        owed
     }
 
     /// Waits until it has nothing left to see through.
@@ -79,6 +90,10 @@ async fn reap(mut exchanges: UnboundedReceiver<Exchange>, account: Arc<Account>)
                 None => is_open = false,
             },
             Some(()) = owed.next(), if !owed.is_empty() => account.settled(),
+            () = account.gives_up.notified() => {
+                let given_up = std::mem::take(&mut owed);
+                (0..given_up.len()).for_each(|_| account.settled());
+            }
         }
     }
 }

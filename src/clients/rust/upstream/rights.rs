@@ -15,9 +15,19 @@ pub(crate) enum Right {
     ClusterSlots,
 }
 
-/// Which rights are missing, as far as is known.
-#[derive(Default)]
-pub(crate) struct Rights(AtomicU8);
+/// Which rights are missing, as far as is known, and which are needed.
+pub(crate) struct Rights {
+    missing: AtomicU8,
+    needed: AtomicU8,
+}
+
+impl Default for Rights {
+    fn default() -> Self {
+        let used = [Right::Tracking, Right::Pttl, Right::ClusterSlots];
+        let needed = used.into_iter().fold(0, |needed, right| needed | right.bit());
+        Self { missing: AtomicU8::new(0), needed: AtomicU8::new(needed) }
+    }
+}
 
 impl Right {
     const ALL: [Self; 5] = [Self::Tracking, Self::Pttl, Self::Time, Self::Info, Self::ClusterSlots];
@@ -33,6 +43,10 @@ impl Right {
         }
     }
 
+    const fn bit(self) -> u8 {
+        1 << self as u8
+    }
+
     /// The consequence of its absence, for the log.
     const fn without(self) -> &'static str {
         match self {
@@ -44,6 +58,14 @@ impl Right {
 }
 
 impl Rights {
+    /// Something needs a right that each connection asks for: its absence is said from now on.
+    pub fn need(&self, right: Right) {
+        let was_needed = self.needed.fetch_or(right.bit(), Ordering::Relaxed) & right.bit() != 0;
+        if !was_needed && self.missing.load(Ordering::Relaxed) & right.bit() != 0 {
+            report(right, "NOPERM");
+        }
+    }
+
     /// The server's reply to what needs a right.
     pub fn heard(&self, right: Right, reply: &Reply) {
         match reply {
@@ -55,35 +77,42 @@ impl Rights {
 
     /// The server refuses it.
     pub fn is_missing(&self, right: Right, error: &str) {
-        let bit = 1 << right as u8;
-        if self.0.fetch_or(bit, Ordering::Relaxed) & bit == 0 {
-            tracing::warn!(right = right.name(), error, "the rate limit server refuses a right: {}", right.without());
+        let was_missing = self.missing.fetch_or(right.bit(), Ordering::Relaxed) & right.bit() != 0;
+        if !was_missing && self.needed.load(Ordering::Relaxed) & right.bit() != 0 {
+            report(right, error);
         }
     }
 
     /// The server grants it.
     pub fn is_there(&self, right: Right) {
-        let bit = 1 << right as u8;
-        if self.0.load(Ordering::Relaxed) & bit != 0 {
-            self.0.fetch_and(!bit, Ordering::Relaxed);
+        if self.missing.load(Ordering::Relaxed) & right.bit() != 0 {
+            self.missing.fetch_and(!right.bit(), Ordering::Relaxed);
         }
     }
 
-    /// Sets a gauge for each that is missing, or was.
+    /// Sets a gauge for each: 1 where it is needed and missing.
     #[cfg(feature = "metrics")]
     pub fn publish(&self) {
         for right in Right::ALL {
-            let is_missing = self.0.load(Ordering::Relaxed) & 1 << right as u8 != 0;
+            let is_missing = self.lacking() & right.bit() != 0;
             metrics::gauge!("swlimit_client_lacks", "right" => right.name()).set(u8::from(is_missing));
         }
     }
 
-    /// The names of those that are missing.
+    fn lacking(&self) -> u8 {
+        self.missing.load(Ordering::Relaxed) & self.needed.load(Ordering::Relaxed)
+    }
+
+    /// The names of those that are needed and missing.
     pub fn missing(&self) -> Vec<&'static str> {
-        let missing = self.0.load(Ordering::Relaxed);
-        let all = Right::ALL.into_iter().filter(|right| missing & 1 << *right as u8 != 0).map(Right::name);
+        let lacking = self.lacking();
+        let all = Right::ALL.into_iter().filter(|right| lacking & right.bit() != 0).map(Right::name);
         let mut all: Vec<_> = all.collect();
         all.sort_unstable();
         all
     }
+}
+
+fn report(right: Right, error: &str) {
+    tracing::warn!(right = right.name(), error, "the rate limit server refuses a right: {}", right.without());
 }

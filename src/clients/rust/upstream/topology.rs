@@ -2,7 +2,7 @@
 
 use std::collections::HashMap;
 use std::sync::atomic::Ordering;
-use std::sync::{Arc, Weak};
+use std::sync::{Arc, OnceLock, Weak};
 
 use futures_util::stream::{FuturesUnordered, StreamExt};
 use parking_lot::{Mutex, RwLock};
@@ -14,9 +14,9 @@ use super::breaker::{pauses, Breaker};
 use super::connector::Context;
 use super::node::Node;
 use super::rights::Right;
-use crate::error::Error;
+use crate::error::{Cause, Error};
 use crate::protocol::Command;
-use crate::servers::ServerState;
+use crate::servers::{Reason, ServerState};
 use crate::statistics::Count;
 use crate::transport::{Failure, Purpose, Reply};
 
@@ -25,14 +25,22 @@ const SLOTS: usize = 16_384;
 /// How long a node may take to tell the slots.
 const PATIENCE: Duration = Duration::from_secs(1);
 
-pub(super) enum Topology {
-    Server(Arc<Node>),
-    Cluster(Arc<Cluster>),
+/// The server that was opened, or the cluster: from the beginning, or once the server turns out to be part of one.
+pub(super) struct Topology {
+    opened: Arc<Node>,
+    cluster: Arc<OnceLock<Arc<Cluster>>>,
+    /// The look at the cluster that the opened server is part of. It is nobody's: requests only wait for it.
+    joining: Mutex<Option<Joining>>,
 }
+
+/// Whether the cluster was joined.
+type Joining = watch::Receiver<Option<bool>>;
 
 /// The nodes of a cluster, and the slots of each.
 pub(super) struct Cluster {
     context: Arc<Context>,
+    /// Addresses that are asked for the slots first.
+    seeds: Vec<String>,
     nodes: RwLock<Nodes>,
     /// The lookup of the slots that is under way, and what came of it first. It is nobody's: requests only wait for it.
     lookup: Mutex<Option<Lookup>>,
@@ -40,7 +48,7 @@ pub(super) struct Cluster {
     breaker: Breaker,
 }
 
-type Lookup = watch::Receiver<Option<Result<(), String>>>;
+type Lookup = watch::Receiver<Option<Result<(), Cause>>>;
 
 #[derive(Default)]
 struct Nodes {
@@ -53,64 +61,86 @@ type BySlot = HashMap<Slot, Arc<Node>, ahash::RandomState>;
 
 impl Topology {
     pub fn new(context: &Arc<Context>) -> Self {
-        match context.transport.seeds().is_empty() {
-            true => Self::Server(Node::new(None, Arc::clone(context))),
-            false => Self::Cluster(Arc::new(Cluster {
-                context: Arc::clone(context),
-                nodes: RwLock::default(),
-                lookup: Mutex::default(),
-                breaker: Breaker::default(),
-            })),
+        let (opened, seeds) = (Node::new(None, Arc::clone(context)), context.transport.seeds());
+        let cluster = Arc::new(OnceLock::new());
+        if !seeds.is_empty() {
+            let _ = cluster.set(Cluster::of(context, seeds));
         }
+        Self { opened, cluster, joining: Mutex::default() }
     }
 
     /// The node that has a key, as far as is known already.
     pub fn known(&self, key: &[u8]) -> Option<Arc<Node>> {
-        match self {
-            Self::Server(node) => Some(Arc::clone(node)),
-            Self::Cluster(cluster) => cluster.known(key),
+        match self.cluster.get() {
+            None => Some(Arc::clone(&self.opened)),
+            Some(cluster) => cluster.known(key),
         }
     }
 
     /// The node that has a key.
     pub async fn node(&self, key: &[u8]) -> Result<Arc<Node>, Error> {
-        match self {
-            Self::Server(node) => Ok(Arc::clone(node)),
-            Self::Cluster(cluster) => cluster.node(key).await,
+        match self.cluster.get() {
+            None => Ok(Arc::clone(&self.opened)),
+            Some(cluster) => cluster.node(key).await,
         }
     }
 
-    /// The node at an address that another one named. Where a slot has moved there, it stays there.
-    pub fn redirected(&self, key: &[u8], address: &str, has_moved: bool) -> Arc<Node> {
-        match self {
-            Self::Server(node) => Arc::clone(node),
-            Self::Cluster(cluster) => {
-                let node = cluster.at(address);
-                if has_moved {
-                    cluster.nodes.write().by_slot.insert(Slot::for_key(key), Arc::clone(&node));
-                    cluster.context.slots_are_stale.store(true, Ordering::Release);
-                }
-                node
-            }
+    /// The node at an address that another one named; `None` where only the opened server is asked. Where a slot has
+    /// moved there, it stays there.
+    pub fn redirected(&self, key: &[u8], address: &str, has_moved: bool) -> Option<Arc<Node>> {
+        let cluster = self.cluster.get()?;
+        let node = cluster.at(address);
+        if has_moved {
+            cluster.nodes.write().by_slot.insert(Slot::for_key(key), Arc::clone(&node));
+            cluster.context.slots_are_stale.store(true, Ordering::Release);
         }
+        Some(node)
+    }
+
+    /// Becomes a client of the cluster that the opened server is part of; whether it is one. Where none of the addresses
+    /// that the cluster names is reached, it stays with the one that was opened.
+    pub async fn join(&self) -> bool {
+        if self.cluster.get().is_some() {
+            return true;
+        }
+        let context = &self.opened.connector.context;
+        let mut joining = {
+            let mut joining = self.joining.lock();
+            let begin = || {
+                let (done, joining) = watch::channel(None);
+                tokio::spawn(join(Arc::clone(context), Arc::downgrade(&self.cluster), done));
+                joining
+            };
+            joining.get_or_insert_with(begin).clone()
+        };
+        let joined = joining.wait_for(Option::is_some).await;
+        joined.is_ok_and(|joined| *joined == Some(true))
     }
 
     /// Whether the node that has a key is believed to be away.
     pub fn is_away(&self, key: &[u8]) -> bool {
-        match self {
-            Self::Server(node) => node.health.is_unavailable(),
-            Self::Cluster(cluster) => match cluster.known(key) {
+        match self.cluster.get() {
+            None => self.opened.health.is_unavailable(),
+            Some(cluster) => match cluster.known(key) {
                 Some(node) => node.health.is_unavailable(),
                 None => cluster.breaker.is_open(),
             },
         }
     }
 
+    /// All nodes that are known.
+    pub fn nodes(&self) -> Vec<Arc<Node>> {
+        match self.cluster.get() {
+            None => vec![Arc::clone(&self.opened)],
+            Some(cluster) => cluster.nodes.read().by_address.values().map(Arc::clone).collect(),
+        }
+    }
+
     /// The state of each node; if no node of a cluster answers about its slots, also that.
     pub fn states(&self) -> Vec<ServerState> {
-        match self {
-            Self::Server(node) => vec![node.health.state()],
-            Self::Cluster(cluster) => {
+        match self.cluster.get() {
+            None => vec![self.opened.health.state()],
+            Some(cluster) => {
                 let nodes = cluster.nodes.read();
                 let mut states: Vec<_> = nodes.by_address.values().map(|node| node.health.state()).collect();
                 if states.is_empty() || cluster.breaker.is_open() {
@@ -125,6 +155,16 @@ impl Topology {
 }
 
 impl Cluster {
+    fn of(context: &Arc<Context>, seeds: Vec<String>) -> Arc<Self> {
+        Arc::new(Self {
+            context: Arc::clone(context),
+            seeds,
+            nodes: RwLock::default(),
+            lookup: Mutex::default(),
+            breaker: Breaker::default(),
+        })
+    }
+
     fn known(self: &Arc<Self>, key: &[u8]) -> Option<Arc<Node>> {
         if self.context.slots_are_stale.swap(false, Ordering::AcqRel) {
             // Requests go on by what is known meanwhile.
@@ -138,13 +178,15 @@ impl Cluster {
             return Ok(node);
         }
         if self.breaker.is_open() {
-            return Err(Error::Unavailable(self.breaker.reason().into()));
+            return Err(Error::Unavailable(self.breaker.cause()));
         }
         let mut lookup = self.lookup();
-        if let Ok(Some(Err(reason))) = lookup.wait_for(Option::is_some).await.as_deref() {
-            return Err(Error::Unavailable(reason.clone().into()));
+        if let Ok(Some(Err(cause))) = lookup.wait_for(Option::is_some).await.as_deref() {
+            return Err(Error::Unavailable(cause.clone()));
         }
-        self.known(key).ok_or_else(|| Error::Unavailable("CLUSTERDOWN no node has the key's slot".into()))
+        self.known(key).ok_or_else(|| {
+            Error::Unavailable(Reason::Code("CLUSTERDOWN").because("CLUSTERDOWN no node has the key's slot"))
+        })
     }
 
     fn lookup(self: &Arc<Self>) -> Lookup {
@@ -171,13 +213,13 @@ impl Cluster {
     /// Asks all nodes that are known for the slots. The table with the most slots is believed, and the first with all of
     /// them at once: a node that has left the cluster knows of fewer, or of none.
     async fn refresh(&self) -> Result<(), Failure> {
-        let mut addresses = self.context.transport.seeds();
+        let mut addresses = self.seeds.clone();
         addresses.extend(self.nodes.read().by_address.keys().map(|address| address.to_string()));
         addresses.sort_unstable();
         addresses.dedup();
         let mut asking: FuturesUnordered<_> =
             addresses.into_iter().map(|address| timed(ask(&self.context, address))).collect();
-        let mut best = Err(Failure::Connection("no node tells the slots".into()));
+        let mut best = Err(Failure::Connection(Reason::NoAnswer.because("no node tells the slots")));
         while let Some(told) = asking.next().await {
             let slots = |told: &Result<Vec<Range>, _>| told.as_deref().map_or(0, covered);
             if best.is_err() || slots(&told) > slots(&best) {
@@ -200,8 +242,47 @@ impl Cluster {
     }
 }
 
+/// Joins the cluster of the server that was opened, if the addresses that it names are reached.
+async fn join(context: Arc<Context>, joined: Weak<OnceLock<Arc<Cluster>>>, done: watch::Sender<Option<bool>>) {
+    let opened = context.transport.address();
+    let is_joined = match context.transport.follows() {
+        false => false,
+        true => {
+            let cluster = Cluster::of(&context, vec![opened.clone()]);
+            let named = match cluster.refresh().await {
+                Ok(()) => cluster.nodes.read().by_address.keys().map(Arc::clone).collect(),
+                Err(_) => Vec::new(),
+            };
+            let mut reaching: FuturesUnordered<_> = named
+                .iter()
+                .map(|address| timed(context.transport.connect(Some(address), Purpose::Requests, Arc::new(|_| ()))))
+                .collect();
+            let mut is_reached = false;
+            while let Some(reached) = reaching.next().await {
+                is_reached |= reached.is_ok();
+                if is_reached {
+                    break;
+                }
+            }
+            match joined.upgrade().filter(|_| is_reached) {
+                Some(joined) => joined.set(cluster).is_ok(),
+                None => false,
+            }
+        }
+    };
+    if is_joined {
+        tracing::info!(address = opened, "the rate limit server is part of a cluster: following its slots");
+    } else {
+        tracing::warn!(
+            address = opened,
+            "the rate limit server is part of a cluster of which no other address can be used: only this one is asked"
+        );
+    }
+    done.send_replace(Some(is_joined));
+}
+
 /// Looks up the slots, again and again until some node tells them.
-async fn look_up(cluster: Weak<Cluster>, done: watch::Sender<Option<Result<(), String>>>) {
+async fn look_up(cluster: Weak<Cluster>, done: watch::Sender<Option<Result<(), Cause>>>) {
     let mut pauses = pauses();
     loop {
         {
@@ -218,13 +299,13 @@ async fn look_up(cluster: Weak<Cluster>, done: watch::Sender<Option<Result<(), S
                     return;
                 }
                 Err(failure) => {
-                    let reason = failure.to_string();
+                    let cause = Cause::from(failure);
                     cluster.context.counters.count(Count::Failures, 1);
-                    if cluster.breaker.open(&reason) {
+                    if cluster.breaker.open(&cause) {
                         cluster.context.counters.count(Count::Opened, 1);
-                        tracing::warn!(address, reason, "no node of the rate limit cluster tells who has which keys");
+                        tracing::warn!("cannot read the slots of the cluster {address} from any node ({cause:#})");
                     }
-                    done.send_replace(Some(Err(reason)));
+                    done.send_replace(Some(Err(cause)));
                 }
             }
         }
@@ -233,7 +314,7 @@ async fn look_up(cluster: Weak<Cluster>, done: watch::Sender<Option<Result<(), S
 }
 
 async fn timed<T>(asking: impl std::future::Future<Output = Result<T, Failure>>) -> Result<T, Failure> {
-    let late = |_| Failure::Connection("no node tells the slots".into());
+    let late = |_| Failure::Connection(Reason::NoAnswer.because("no node tells the slots"));
     timeout(PATIENCE, asking).await.map_err(late).and_then(|asked| asked)
 }
 
@@ -247,10 +328,9 @@ async fn ask(context: &Arc<Context>, address: String) -> Result<Vec<Range>, Fail
     if let Reply::Error(text) = reply {
         return Err(Failure::Refused(text));
     }
-    let ranges = ranges(&reply, &address)
-        .ok_or_else(|| Failure::Connection(format!("slots that are not understood: {reply}").into()))?;
+    let ranges = ranges(&reply, &address).ok_or_else(|| Failure::Connection(Cause::unclear(&reply)))?;
     match ranges.is_empty() {
-        true => Err(Failure::Connection(format!("{address} knows of no slots").into())),
+        true => Err(Failure::Connection(Reason::Other.because(format!("{address} has an empty slot table")))),
         false => Ok(ranges),
     }
 }

@@ -11,6 +11,7 @@ use super::health::is_failure;
 use super::line::Line;
 use super::rights::Right;
 use crate::protocol::Command;
+use crate::servers::Reason;
 use crate::transport::{Event, Failure, Purpose, Reply};
 
 /// A tracking connection that was silent for so long gets a PING.
@@ -48,7 +49,7 @@ impl Tracking {
 
     /// Sends reads whose keys are tracked from then on.
     pub async fn read(self: &Arc<Self>, commands: &[Command]) -> Result<Reply, Failure> {
-        let late = |_| Failure::Connection("the tracking connection is late".into());
+        let late = |_| Failure::Connection(Reason::NoAnswer.because("the tracking connection is late"));
         let line = timeout(PATIENCE, self.line()).await.map_err(late)??;
         self.connector.sent(commands.len());
         let reply = timeout(PATIENCE, line.send_all(commands)).await.map_err(late).and_then(|reply| reply);

@@ -9,7 +9,8 @@ use axum::Json;
 use serde_json::json;
 
 use super::decode::{read, Body};
-use super::encode::{self, DecisionReply, ErrorReply};
+use super::encode::{self, DecisionReply};
+use super::error::ErrorReply;
 use super::questions::{units, AdmitRequest, BudgetRequest, HoldRequest, LimitRequest};
 use crate::config::limits::Per;
 use crate::core::{Answer, Descriptor, Operation, Plan, Question};

@@ -7,7 +7,7 @@ use axum::Json;
 use serde::de::{self, DeserializeOwned};
 use serde::{Deserialize, Deserializer};
 
-use super::encode::ErrorReply;
+use super::error::ErrorReply;
 use crate::protocol::object::Object;
 
 /// The longest key in bytes.

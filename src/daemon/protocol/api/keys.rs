@@ -1,5 +1,6 @@
 //! Operations on keys that need no limit: refunds, blocks, holds of others, and what the server knows.
 
+use std::collections::HashSet;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -15,10 +16,15 @@ use super::decode::{
     read, BlockRequest, Body, HoldersRequest, Id, KeyRequest, RefundRequest, ReleaseRequest, RenewRequest,
     SettleRequest, TopRequest,
 };
-use super::encode::{self, ErrorReply};
+use super::encode;
+use super::error::ErrorReply;
+use crate::core::Error;
 use crate::observe::refusals::refused;
 use crate::protocol::object::Object;
 use crate::service::Service;
+
+/// The most keys of a settlement, beside the hold's own.
+const MAX_USED: usize = 63;
 
 /// The most keys of a reply about denied keys.
 const MAX_TOP: usize = 10_000;
@@ -76,12 +82,33 @@ pub async fn settle(State(service): State<Arc<Service>>, body: Body<Object<Settl
     let key = key.name(&prefix)?;
     let used = used.iter().map(|Object(used)| Ok((used.key.name(&prefix)?, used.units)));
     let used = used.collect::<Result<Vec<_>, ErrorReply>>()?;
+    if used.len() > MAX_USED {
+        return Err(ErrorReply::invalid(format!("used names at most {MAX_USED} keys")));
+    }
+    let distinct: HashSet<&str> = used.iter().map(|(key, _)| key.as_str()).chain([key.as_str()]).collect();
+    if distinct.len() <= used.len() {
+        return Err(ErrorReply::invalid("duplicate key"));
+    }
     if used.iter().any(|(_, units)| *units > MAX_EXACT) {
         return Err(ErrorReply::invalid(format!("units are at most {MAX_EXACT}")));
     }
     let used: Vec<_> = used.iter().map(|(key, units)| (key.as_bytes(), *units)).collect();
-    let changes = service.client().settle(&key, &id, &used).await.map_err(refused)?;
+    let changes = service.client().settle(&key, &id, &used).await.map_err(unsettled)?;
     Ok(Json(json!({ "settled": changes.is_some(), "changes": changes.unwrap_or_default() })))
+}
+
+/// Why nothing was settled. What the hold has reserved, only the server knows.
+fn unsettled(error: Error) -> ErrorReply {
+    match &error {
+        Error::Refused(text) if text.starts_with("ERR keys are not those") => {
+            ErrorReply::invalid("used must name the keys that were reserved, in their order")
+        }
+        // The server says so of units that are no hold's.
+        Error::Refused(text) if text.starts_with("ERR syntax error") => {
+            ErrorReply::invalid("the units of a hold must be 0: it ends as a whole")
+        }
+        _ => refused(error).into(),
+    }
 }
 
 /// Who holds units of a key, by its full name.

@@ -3,6 +3,7 @@
 mod decisions;
 mod decode;
 mod encode;
+mod error;
 mod keys;
 mod questions;
 
@@ -28,7 +29,7 @@ use crate::observe::labels::{Api, Outcome};
 use crate::observe::traces;
 use crate::service::Service;
 use decode::{read, Body};
-use encode::ErrorReply;
+use error::ErrorReply;
 
 const OPENAPI: &str = include_str!("openapi.json");
 
@@ -63,10 +64,14 @@ pub fn router(service: &Arc<Service>) -> Router<Arc<Service>> {
         .route("/v1/info", get(keys::info))
         .route("/v1/top", get(keys::top))
         .route("/v1/holders", get(keys::holders))
-        .route("/explain", post(explain))
         .route_layer(from_fn_with_state(service.clone(), guard));
     let openapi = get(|| async { ([(header::CONTENT_TYPE, "application/json")], OPENAPI) });
     commands.fold(views, Router::merge).route("/v1/openapi.json", openapi)
+}
+
+/// Explanations, behind the access check.
+pub fn explaining(service: &Arc<Service>) -> Router<Arc<Service>> {
+    Router::new().route("/explain", post(explain)).route_layer(from_fn_with_state(service.clone(), guard))
 }
 
 /// Checks access.

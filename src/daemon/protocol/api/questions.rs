@@ -9,7 +9,7 @@ use swlimit_client::{Period, Quota};
 use swlimit_window::{Geometry, MAX_EXACT};
 
 use super::decode::{one, Id, Key, Span};
-use super::encode::ErrorReply;
+use super::error::ErrorReply;
 use crate::config::limits::{default_geometry, Anchor, Lifetime, Limit, Per, Periods};
 use crate::config::policy::{DecisionPolicy, Mode, OnFailure, PolicyKeys};
 use crate::config::settings::Settings;

@@ -5,7 +5,8 @@
 //! `SWLIMIT.SETTLE` settles it.
 
 use swlimit_budget::{self as budgets, Budget};
-use swlimit_hold::{self as holds, encode_reservation, Hold, Holds, KeyDigest, Reservation, Reserved};
+use swlimit_effect::Effect;
+use swlimit_hold::{self as holds, Hold, Holds, KeyDigest, Reservation, Reserved};
 use swlimit_window::{integer, Decision, Entry, Quota, Request, Verdict};
 
 use super::budget::{check_end, count};
@@ -13,10 +14,7 @@ use super::holding;
 use super::request;
 use crate::arguments::{distinct, Keyword, Options, Parse, Words};
 use crate::error::Error;
-use crate::server::{
-    Admitted, Call, Command, Declaration, Effect, Expiry, HoldEffect, Key, Keys, Moment, OwnText, Parameter, Reply,
-    Text,
-};
+use crate::server::{Admitted, Call, Command, Declaration, Effects, Key, Keys, Moment, Parameter, Reply, Text};
 use crate::statistics;
 
 /// Decide rates, holds and budgets at once: all or nothing.
@@ -102,7 +100,6 @@ enum Opened<'c, 'a> {
     Rate {
         key: Key<'c, Entry>,
         request: Request,
-        quota: &'a [Text; 3],
     },
     /// With when the first of those that wait for the key is due.
     Hold {
@@ -132,11 +129,9 @@ enum Outcome {
 impl<'c, 'a> Opened<'c, 'a> {
     fn open(call: &'c Call<'a>, name: &'a Text, placed: &Placed, strict: bool) -> Result<Self, Error> {
         Ok(match placed.clause {
-            Clause::Rate { quota, cost } => Opened::Rate {
-                key: call.write(name)?,
-                request: Request { quota, cost, partial: false, strict },
-                quota: call.words(placed.words)?,
-            },
+            Clause::Rate { quota, cost } => {
+                Opened::Rate { key: call.write(name)?, request: Request { quota, cost, partial: false, strict } }
+            }
             Clause::Hold { limit, ttl, cost } => {
                 let [id] = call.words(placed.words + 2)?;
                 let request = holds::Request { limit, ttl, id: id.bytes(), cost };
@@ -264,7 +259,7 @@ impl Command for Admit {
         }
         call.check_slots(names)?;
         let open = |(name, placed)| Opened::open(call, name, placed, options.strict);
-        let mut opened = call.open(|| names.iter().zip(&clauses).map(open).collect::<Result<Vec<_>, _>>())?;
+        let opened = call.open(|| names.iter().zip(&clauses).map(open).collect::<Result<Vec<_>, _>>())?;
 
         let first = opened.iter().position(|opened| matches!(opened, Opened::Hold { .. }));
         let repeated = match first.and_then(|first| opened[first].live(now)) {
@@ -299,7 +294,7 @@ impl Command for Admit {
             return Ok(Reply::Admission { granted: false, decisions });
         }
         let taken = Taking { call, names, moment, first, repeated };
-        taken.apply(&mut opened, outcomes)
+        taken.apply(opened, outcomes)
     }
 }
 
@@ -316,10 +311,10 @@ struct Taking<'c, 'a> {
 
 impl<'a> Taking<'_, 'a> {
     /// Take all, the first hold last, which remembers the others.
-    fn apply(self, opened: &mut [Opened<'_, 'a>], outcomes: Vec<Outcome>) -> Result<Reply, Error> {
-        let now = self.moment.now();
+    fn apply(self, mut opened: Vec<Opened<'_, 'a>>, outcomes: Vec<Outcome>) -> Result<Reply, Error> {
         let mut decisions: Vec<Option<Admitted>> = outcomes.iter().map(|_| None).collect();
         let (mut reserved, mut own, mut counted) = (Vec::new(), None, None::<u64>);
+        let mut effects = Effects::new();
         let mut before = self.repeated.clone().unwrap_or_default().into_iter();
         for (place, (opened, outcome)) in opened.iter_mut().zip(outcomes).enumerate() {
             if self.first == Some(place) {
@@ -335,7 +330,7 @@ impl<'a> Taking<'_, 'a> {
             if units > 0 {
                 counted = Some(counted.unwrap_or(0).saturating_add(units));
             }
-            let (decision, of) = self.take(name, opened, outcome, now)?;
+            let (decision, of) = self.take(name, opened, outcome, &mut effects)?;
             decisions[place] = Some(decision);
             if self.first.is_some() {
                 let units = opened_cost(opened);
@@ -346,8 +341,10 @@ impl<'a> Taking<'_, 'a> {
             if matches!(outcome, Outcome::Hold(_)) {
                 counted = Some(counted.unwrap_or(0).saturating_add(opened_cost(opened)));
             }
-            decisions[place] = Some(self.take_first(&self.names[place], opened, outcome, reserved)?);
+            decisions[place] = Some(self.take_first(&self.names[place], opened, outcome, reserved, &mut effects)?);
         }
+        drop(opened);
+        self.call.replicate_all(effects);
         if let Some(units) = counted {
             statistics::granted(units);
         }
@@ -355,39 +352,45 @@ impl<'a> Taking<'_, 'a> {
     }
 
     /// Take one clause: its decision, and where its units count now.
-    fn take(&self, name: &'a Text, opened: &mut Opened<'_, 'a>, outcome: Outcome, now: u64) -> Result<Taken, Error> {
+    fn take(
+        &self,
+        name: &'a Text,
+        opened: &mut Opened<'_, 'a>,
+        outcome: Outcome,
+        effects: &mut Effects<'a>,
+    ) -> Result<Taken, Error> {
         let Self { call, moment, .. } = *self;
         match (opened, outcome) {
-            (Opened::Rate { key, request, quota }, Outcome::Rate(grant)) => {
-                let (units, instant) = (grant.units(), grant.instant());
+            (Opened::Rate { key, .. }, Outcome::Rate(grant)) => {
+                let (geometry, units, instant) = (grant.geometry(), grant.units(), grant.instant());
                 let mut change = key.change()?;
                 let decision = grant.apply(change.entry());
-                let until = change.done(Expiry::AfterEnd(moment));
-                call.replicate(name, Effect::Record { quota, units, age: None, instant, until });
+                let expiry = change.done(moment);
+                effects.add(name, Effect::Count { geometry, units, instant, dated: None }, expiry);
                 call.notify(c"swlimit.granted", name);
-                let of = Reserved::Rate { instant, geometry: request.quota.geometry };
-                Ok((Admitted::Units(decision), Some(of)))
+                Ok((Admitted::Units(decision), Some(Reserved::Rate { instant, geometry })))
             }
             (Opened::Budget { key, .. }, Outcome::Budget(counted, decision)) => {
                 let until = counted.budget().until();
-                call.replicate(name, count(key, counted, Expiry::AfterEnd(moment))?);
+                let (effect, expiry) = count(key, counted, moment)?;
+                effects.add(name, effect, expiry);
                 call.notify(c"swlimit.granted", name);
                 Ok((Admitted::Units(decision), Some(Reserved::Budget { until })))
             }
             (Opened::Hold { key, id, .. }, Outcome::Hold(grant)) => {
-                let (decision, effect) = holding::grant(call, key, id, grant, moment, None)?;
-                call.replicate(name, effect);
+                let (decision, effect, expiry) = holding::grant(call, key, id, grant, moment, &[])?;
+                effects.add(name, effect, expiry);
                 statistics::HELD.add(1);
                 call.notify(c"swlimit.held", name);
                 let of = Reserved::Hold { id: id.bytes().into(), token: decision.token };
                 Ok((Admitted::Hold(decision), Some(of)))
             }
             (Opened::Hold { key, request, id, .. }, Outcome::Live(decision)) => {
-                holding::renew(call, key, name, request.ttl, std::slice::from_ref(*id), moment, None)?;
+                holding::renew(call, key, name, request.ttl, std::slice::from_ref(*id), moment, effects)?;
                 let of = Reserved::Hold { id: id.bytes().into(), token: decision.token };
                 Ok((Admitted::Hold(decision), Some(of)))
             }
-            (opened, _) => Ok((opened.reserved(now)?, None)),
+            (opened, _) => Ok((opened.reserved(moment.now())?, None)),
         }
     }
 
@@ -398,23 +401,21 @@ impl<'a> Taking<'_, 'a> {
         opened: &mut Opened<'_, 'a>,
         outcome: Outcome,
         reserved: Vec<Reservation>,
+        effects: &mut Effects<'a>,
     ) -> Result<Admitted, Error> {
         let Self { call, moment, .. } = *self;
         let now = moment.now();
         let Opened::Hold { key, request, id, .. } = opened else { return Err(Error::WrongType) };
-        let words: Vec<OwnText> =
-            reserved.iter().map(|reservation| OwnText::new(&encode_reservation(reservation))).collect();
         match outcome {
             Outcome::Hold(grant) => {
-                let reserved = Some((reserved.into_boxed_slice(), &words[..]));
-                let (decision, effect) = holding::grant(call, key, id, grant, moment, reserved)?;
-                call.replicate(name, effect);
+                let (decision, effect, expiry) = holding::grant(call, key, id, grant, moment, &reserved)?;
+                effects.add(name, effect, expiry);
                 statistics::HELD.add(1);
                 call.notify(c"swlimit.held", name);
                 Ok(Admitted::Hold(decision))
             }
             Outcome::Live(decision) if self.repeated.as_deref().unwrap_or_default() == reserved => {
-                holding::renew(call, key, name, request.ttl, std::slice::from_ref(*id), moment, None)?;
+                holding::renew(call, key, name, request.ttl, std::slice::from_ref(*id), moment, effects)?;
                 Ok(Admitted::Hold(decision))
             }
             // What it reserves is new, or another than before: the whole hold is replicated.
@@ -425,11 +426,11 @@ impl<'a> Taking<'_, 'a> {
                 let held = change.entry();
                 holding::sweep(call, held, now);
                 held.renew(request.id, end);
-                held.reserve(request.id, reserved.into_boxed_slice());
+                held.reserve(request.id, reserved.clone().into_boxed_slice());
                 change.lasts_until(end);
-                let until = change.done(Expiry::AfterEnd(moment));
-                let effect = HoldEffect::Put { id, units, end, token, reserved: &words };
-                call.replicate(name, Effect::Holds { effect, instant: now, until });
+                let expiry = change.done(moment);
+                let (id, reserved) = (request.id.into(), reserved.into());
+                effects.add(name, Effect::Hold { id, end, token, units, reserved, instant: now }, expiry);
                 statistics::RENEWED.add(1);
                 call.notify(c"swlimit.renewed", name);
                 Ok(Admitted::Hold(decision))

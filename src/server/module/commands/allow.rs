@@ -1,11 +1,12 @@
 //! `SWLIMIT.ALLOW key limit window resolution [COST n] [PARTIAL] [STRICT] [BLOCK duration] [AT unix-ms]`
 
+use swlimit_effect::Effect;
 use swlimit_window::{Entry, Verdict};
 
 use super::request::{self, announce_block, QuotaRequest, TakesOptions, KEY};
 use crate::arguments::Keyword;
 use crate::error::Error;
-use crate::server::{Call, Command, Declaration, Effect, Expiry, Keys, Reply};
+use crate::server::{Call, Command, Declaration, Keys, Reply};
 
 /// Decide, and count if granted.
 pub struct Allow;
@@ -54,9 +55,9 @@ impl Command for Allow {
                 let block = arguments.block_begun(key.entry(), now);
                 if let Some(duration) = block {
                     let mut change = key.change()?;
-                    change.entry().block(now + duration);
-                    let until = change.done(Expiry::AfterEnd(moment));
-                    call.replicate(name, Effect::Block { duration, instant: now, until });
+                    change.block(Some(now + duration));
+                    let expiry = change.done(moment);
+                    call.replicate(name, Effect::Block { until: now + duration }, expiry);
                 }
                 drop(key);
                 request::deny(call, [name], request.cost, moment);

@@ -1,9 +1,11 @@
-//! `SWLIMIT.BLOCK key duration [NX] [AT unix-ms] [UNTIL unix-ms]`
+//! `SWLIMIT.BLOCK key duration [NX] [AT unix-ms]`
+
+use swlimit_effect::Effect;
 
 use super::request::{self, announce_block, KEY};
 use crate::arguments::{Keyword, Options, Parse, Words};
 use crate::error::Error;
-use crate::server::{Call, Command, Declaration, Effect, Expiry, Key, Keys, Parameter, Reply};
+use crate::server::{Call, Command, Declaration, Key, Keys, Parameter, Reply};
 
 /// Block a key for a while: it grants nothing.
 pub struct Block;
@@ -18,7 +20,7 @@ impl Parse for BlockArguments {
     fn parse<'a>(mut words: impl Iterator<Item = &'a [u8]>, _max_subintervals: u64) -> Result<Self, Error> {
         words.word()?;
         let duration = words.duration("BLOCK")?;
-        Ok(Self { duration, options: words.options(&[Keyword::Nx, Keyword::At, Keyword::Until])? })
+        Ok(Self { duration, options: words.options(&[Keyword::Nx, Keyword::At])? })
     }
 }
 
@@ -37,7 +39,6 @@ impl Command for Block {
             Parameter::string(c"duration"),
             Parameter::flag(c"nx", c"NX").optional(),
             request::AT,
-            request::UNTIL,
         ],
     };
 
@@ -53,10 +54,10 @@ impl Command for Block {
             return Ok(Reply::Integer(now + ms));
         }
         let mut change = key.change()?;
-        change.entry().block(now + duration);
-        let until = change.done(Expiry::of(options.until, moment));
+        change.block(Some(now + duration));
+        let expiry = change.done(moment);
         drop(key);
-        call.replicate(name, Effect::Block { duration, instant: now, until });
+        call.replicate(name, Effect::Block { until: now + duration }, expiry);
         announce_block(call, name);
         Ok(Reply::Integer(now + duration))
     }

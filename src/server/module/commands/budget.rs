@@ -1,12 +1,13 @@
-//! `SWLIMIT.BUDGET key limit until [COST n] [PARTIAL | FORCE] [AT unix-ms] [UNTIL unix-ms]`
+//! `SWLIMIT.BUDGET key limit until [COST n] [PARTIAL | FORCE] [AT unix-ms]`
 
 use swlimit_budget::{self as arithmetic, Request};
+use swlimit_effect::{Effect, Expiry};
 use swlimit_window::{integer, Decision, MAX_WINDOW};
 
 use super::request::{self, KEY};
 use crate::arguments::{Keyword, Options, Parse, Words};
 use crate::error::Error;
-use crate::server::{Call, Command, Declaration, Effect, Expiry, Key, Keys, Moment, Parameter, Reply};
+use crate::server::{Call, Command, Declaration, Key, Keys, Moment, Parameter, Reply};
 use crate::statistics;
 
 /// Decide on a quota of the calendar, and count if granted.
@@ -25,7 +26,7 @@ impl Parse for BudgetArguments {
         let limit = words.limit()?;
         let until = integer(words.word()?).ok_or(Error::PeriodEnd)?;
         let mut options = Options::default();
-        let accepted = [Keyword::Cost, Keyword::Partial, Keyword::Force, Keyword::At, Keyword::Until];
+        let accepted = [Keyword::Cost, Keyword::Partial, Keyword::Force, Keyword::At];
         words.each_option(&accepted, |keyword, values| {
             options.set(keyword, values)?;
             match options.partial && options.force {
@@ -58,7 +59,6 @@ impl Command for Budget {
             )
             .optional(),
             request::AT,
-            request::UNTIL,
         ],
     };
 
@@ -77,9 +77,9 @@ impl Command for Budget {
             arithmetic::Budget::decide(key.entry(), moment.now(), &request)
         };
         if let Some(count) = count {
-            let effect = self::count(&mut key, count, Expiry::of(options.until, moment))?;
+            let (effect, expiry) = self::count(&mut key, count, moment)?;
             drop(key);
-            call.replicate(name, effect);
+            call.replicate(name, effect, expiry);
             if options.force {
                 statistics::RECORDED.add(1);
                 call.notify(c"swlimit.recorded", name);
@@ -114,15 +114,15 @@ pub fn check_end(until: u64, now: u64) -> Result<(), Error> {
     }
 }
 
-/// Count units in a budget; the effect to replicate.
+/// Count units in a budget; the effect to replicate, and the key's expiry.
 pub fn count(
     key: &mut Key<arithmetic::Budget>,
     count: arithmetic::Count,
-    expiry: Expiry,
-) -> Result<Effect<'static>, Error> {
-    let (units, instant, end) = (count.units(), count.instant(), count.budget().until());
+    moment: Moment,
+) -> Result<(Effect<'static>, Expiry), Error> {
+    let (units, instant, until) = (count.units(), count.instant(), count.budget().until());
     let mut change = key.change()?;
     *change.entry() = count.budget();
-    let until = change.done(expiry);
-    Ok(Effect::Budget { end, units, instant, until })
+    let expiry = change.done(moment);
+    Ok((Effect::Period { until, units, instant }, expiry))
 }

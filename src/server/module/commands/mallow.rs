@@ -4,12 +4,13 @@
 //! The keys stand side by side, so that a key specification tells servers and clients where they are, without
 //! calling the module: Valkey would call it on an I/O thread, where module code must not run. All keys are in one slot of a cluster.
 
+use swlimit_effect::Effect;
 use swlimit_window::{Decision, Entry, Quota, Request, Verdict};
 
 use super::request;
 use crate::arguments::{distinct, Keyword, Options, Parse, Words};
 use crate::error::Error;
-use crate::server::{Call, Command, Declaration, Effect, Expiry, Key, Keys, Parameter, Reply};
+use crate::server::{Call, Command, Declaration, Effects, Key, Keys, Parameter, Reply};
 use crate::statistics;
 
 /// Decide several limits at once: all or nothing.
@@ -100,19 +101,16 @@ impl Command for Mallow {
         }
 
         let mut decisions = Vec::with_capacity(keys.len());
-        let mut effects = Vec::with_capacity(keys.len());
-        for (place, (key, grant)) in keys.iter_mut().zip(grants).enumerate() {
-            let quota = call.words(FIRST_KEY + names.len() + place * WORDS_PER_QUOTA)?;
-            let (units, instant) = (grant.units(), grant.instant());
+        let mut effects = Effects::new();
+        for (name, (key, grant)) in names.iter().zip(keys.iter_mut().zip(grants)) {
+            let (geometry, units, instant) = (grant.geometry(), grant.units(), grant.instant());
             let mut change = key.change()?;
             decisions.push(grant.apply(change.entry()));
-            let until = change.done(Expiry::AfterEnd(moment));
-            effects.push(Effect::Record { quota, units, age: None, instant, until });
+            let expiry = change.done(moment);
+            effects.add(name, Effect::Count { geometry, units, instant, dated: None }, expiry);
         }
         drop(keys);
-        for (name, effect) in names.iter().zip(effects) {
-            call.replicate(name, effect);
-        }
+        call.replicate_all(effects);
         statistics::granted(units);
         call.notify_all(c"swlimit.granted", names);
         Ok(Reply::Decisions { granted: true, decisions })

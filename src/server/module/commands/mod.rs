@@ -3,6 +3,7 @@
 mod acquire;
 mod admit;
 mod allow;
+mod apply;
 mod block;
 mod budget;
 mod hold;
@@ -23,6 +24,7 @@ mod unblock;
 pub use acquire::Acquire;
 pub use admit::Admit;
 pub use allow::Allow;
+pub use apply::Apply;
 pub use block::Block;
 pub use budget::Budget;
 pub use hold::Hold;

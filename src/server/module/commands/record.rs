@@ -1,20 +1,19 @@
-//! `SWLIMIT.RECORD key limit window resolution [COST n] [STRICT] [AGE duration] [BLOCK duration] [AT unix-ms]
-//! [UNTIL unix-ms]`
+//! `SWLIMIT.RECORD key limit window resolution [COST n] [STRICT] [AGE duration] [BLOCK duration] [AT unix-ms]`
 
+use swlimit_effect::{Effect, Expiry};
 use swlimit_window::{Entry, Recording};
 
-use super::request::{self, announce_block, QuotaRequest, TakesOptions, KEY, QUOTA};
+use super::request::{self, announce_block, QuotaRequest, TakesOptions, KEY};
 use crate::arguments::Keyword;
 use crate::error::Error;
-use crate::server::{Call, Command, Declaration, Effect, Expiry, Keys, Moment, Reply, Text};
+use crate::server::{Call, Command, Declaration, Effects, Keys, Moment, Reply, Text};
 use crate::statistics;
 
 /// Count units whatever the limit says.
 pub struct Record;
 
 impl TakesOptions for Record {
-    const OPTIONS: &'static [Keyword] =
-        &[Keyword::Cost, Keyword::Strict, Keyword::Age, Keyword::Block, Keyword::At, Keyword::Until];
+    const OPTIONS: &'static [Keyword] = &[Keyword::Cost, Keyword::Strict, Keyword::Age, Keyword::Block, Keyword::At];
 }
 
 impl Command for Record {
@@ -38,14 +37,13 @@ impl Command for Record {
             request::AGE.optional(),
             request::BLOCK,
             request::AT,
-            request::UNTIL,
         ],
     };
 
     fn run(call: &Call) -> Result<Reply, Error> {
         let arguments: QuotaRequest<Self> = call.parse()?;
         let request = arguments.request();
-        let (name, quota) = (&call.arguments()[KEY], call.words(QUOTA)?);
+        let name = &call.arguments()[KEY];
         let moment = call.moment(arguments.options.at);
         let now = moment.now();
         // What the caller dates counts where it says; what it does not, at the decision instant.
@@ -60,21 +58,27 @@ impl Command for Record {
                 return Ok(Reply::Decision(decision));
             }
         };
-        // A window that is replaced is replaced at `now`. So the effect says `now` and the age, not the instant counted at.
-        let age = age.filter(|_| key.entry().is_some_and(|entry| entry.replaces_window(arguments.quota.geometry, now)));
-        let instant = if age.is_some() { now } else { record.instant() };
+        let (geometry, units, counted) = (record.geometry(), request.cost, record.instant());
+        // A window that is replaced is replaced at `now`. So the effect says that, too.
+        let replaces = age.is_some() && key.entry().is_some_and(|entry| entry.replaces_window(geometry, now));
+        let (instant, dated) = if replaces { (now, Some(counted)) } else { (counted, None) };
+        let effect = Effect::Count { geometry, units, instant, dated };
         let block = arguments.block_begun(key.entry(), now).filter(|_| record.is_denied());
         let mut change = key.change()?;
         let decision = record.apply(change.entry()).blocked_for(block);
         if let Some(duration) = block {
-            change.entry().block(now + duration);
-            change.renew_expiry();
+            change.block(Some(now + duration));
         }
-        let until = change.done(Expiry::of(arguments.options.until, moment));
+        let expiry = change.done(moment);
         drop(key);
-        call.replicate(name, Effect::Record { quota, units: request.cost, age, instant, until });
-        if let Some(duration) = block {
-            call.replicate(name, Effect::Block { duration, instant: now, until });
+        match block {
+            None => call.replicate(name, effect, expiry),
+            Some(duration) => {
+                let mut effects = Effects::new();
+                effects.add(name, effect, Expiry::Kept);
+                effects.add(name, Effect::Block { until: now + duration }, expiry);
+                call.replicate_all(effects);
+            }
         }
         statistics::RECORDED.add(1);
         count_denial(call, name, moment, decision.granted);

@@ -1,9 +1,11 @@
-//! `SWLIMIT.REFUND key units [AGE duration | SINCE unix-ms] [AT unix-ms] [UNTIL unix-ms]`
+//! `SWLIMIT.REFUND key units [AGE duration | SINCE unix-ms] [AT unix-ms]`
+
+use swlimit_effect::Effect;
 
 use super::request::{self, KEY};
 use crate::arguments::{Keyword, Options, Parse, Words};
 use crate::error::Error;
-use crate::server::{AnyKey, Call, Command, Declaration, Effect, Expiry, Keys, Parameter, Reply};
+use crate::server::{AnyKey, Call, Command, Declaration, Keys, Parameter, Reply};
 use crate::statistics;
 
 /// Give back counted units: newest subinterval first, or those counted from an instant on.
@@ -19,7 +21,7 @@ impl Parse for RefundArguments {
     fn parse<'a>(mut words: impl Iterator<Item = &'a [u8]>, _max_subintervals: u64) -> Result<Self, Error> {
         words.word()?;
         let units = words.units("units")?;
-        Ok(Self { units, options: words.options(&[Keyword::Age, Keyword::Since, Keyword::At, Keyword::Until])? })
+        Ok(Self { units, options: words.options(&[Keyword::Age, Keyword::Since, Keyword::At])? })
     }
 }
 
@@ -45,7 +47,6 @@ impl Command for Refund {
             )
             .optional(),
             request::AT,
-            request::UNTIL,
         ],
     };
 
@@ -57,14 +58,14 @@ impl Command for Refund {
         let since = options.age.map(|age| now.saturating_sub(age)).or(options.since.map(|since| since.min(now)));
         let age = since.map(|since| now - since);
 
-        let (given, until) = match call.write_any(name)? {
+        let (given, expiry) = match call.write_any(name)? {
             Some(AnyKey::Window(mut key)) => {
                 if key.entry().map_or(0, |entry| entry.refundable(units, age, now)) == 0 {
                     return Ok(Reply::Integer(0));
                 }
                 let mut change = key.change()?;
                 let given = change.entry().refund(units, age, now);
-                (given, change.done(Expiry::of(options.until, moment)))
+                (given, change.done(moment))
             }
             Some(AnyKey::Budget(mut key)) => {
                 let given = key.entry().map_or(0, |budget| budget.refundable(units, age, now));
@@ -73,12 +74,12 @@ impl Command for Refund {
                 }
                 let mut change = key.change()?;
                 change.entry().refund(given);
-                (given, change.done(Expiry::of(options.until, moment)))
+                (given, change.done(moment))
             }
             Some(AnyKey::Holds(_)) => return Err(Error::WrongType),
             None => return Ok(Reply::Integer(0)),
         };
-        call.replicate(name, Effect::Refund { units: given, since, instant: now, until });
+        call.replicate(name, Effect::Refund { units: given, since, instant: now }, expiry);
         statistics::REFUNDED.add(1);
         call.notify(c"swlimit.refunded", name);
         Ok(Reply::Integer(given))

@@ -1,4 +1,4 @@
-//! `SWLIMIT.RELEASE key id [id …] [AT unix-ms] [UNTIL unix-ms]`
+//! `SWLIMIT.RELEASE key id [id …] [AT unix-ms]`
 
 use swlimit_hold::Holds;
 
@@ -6,7 +6,7 @@ use super::holding::{self, IdOptions};
 use super::request::{self, KEY};
 use crate::arguments::{Parse, Words};
 use crate::error::Error;
-use crate::server::{Call, Command, Declaration, Effect, Expiry, HoldEffect, Keys, Reply, Text};
+use crate::server::{Call, Command, Declaration, Effects, Keys, Reply, Text};
 use crate::statistics;
 
 /// End holds.
@@ -37,11 +37,11 @@ impl Command for Release {
         flags: c"write fast",
         categories: "write fast",
         keys: Keys::Change,
-        parameters: &[request::KEY_PARAMETER, holding::IDS, request::AT, request::UNTIL],
+        parameters: &[request::KEY_PARAMETER, holding::IDS, request::AT],
     };
 
     fn run(call: &Call) -> Result<Reply, Error> {
-        let ReleaseArguments(IdOptions { ids, at, until }) = call.parse()?;
+        let ReleaseArguments(IdOptions { ids, at }) = call.parse()?;
         let (name, ids) = (&call.arguments()[KEY], &call.arguments()[IDS..][..ids]);
         let moment = call.moment(at);
         let now = moment.now();
@@ -52,16 +52,11 @@ impl Command for Release {
         if !ids.iter().any(is_live) {
             return Ok(Reply::Integer(0));
         }
-        let mut change = key.change()?;
-        let holds = change.entry();
-        holding::sweep(call, holds, now);
-        let freed = holds.release_all(ids.iter().map(Text::bytes));
-        let released: Vec<&Text> = ids.iter().zip(&freed).filter(|(_, units)| **units > 0).map(|(id, _)| id).collect();
-        change.lasts_until(now);
-        let until = change.done(Expiry::of(until, moment));
+        let mut effects = Effects::new();
+        let freed = holding::release(call, &mut key, name, ids, moment, &mut effects)?;
         drop(key);
-        call.replicate(name, Effect::Holds { effect: HoldEffect::Release { ids: &released }, instant: now, until });
-        statistics::RELEASED.add(released.len() as u64);
+        call.replicate_all(effects);
+        statistics::RELEASED.add(freed.iter().filter(|units| **units > 0).count() as u64);
         call.notify(c"swlimit.released", name);
         Ok(Reply::Integer(freed.iter().sum()))
     }

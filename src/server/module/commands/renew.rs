@@ -1,4 +1,4 @@
-//! `SWLIMIT.RENEW key ttl id [id …] [AT unix-ms] [UNTIL unix-ms]`
+//! `SWLIMIT.RENEW key ttl id [id …] [AT unix-ms]`
 
 use swlimit_hold::Holds;
 
@@ -6,7 +6,7 @@ use super::holding::{self, IdOptions};
 use super::request::{self, KEY};
 use crate::arguments::{Parse, Words};
 use crate::error::Error;
-use crate::server::{Call, Command, Declaration, Keys, Reply, Text};
+use crate::server::{Call, Command, Declaration, Effects, Keys, Reply, Text};
 
 /// Let holds go on.
 pub struct Renew;
@@ -42,18 +42,21 @@ impl Command for Renew {
         flags: c"write fast",
         categories: "write fast",
         keys: Keys::Change,
-        parameters: &[request::KEY_PARAMETER, holding::TTL, holding::IDS, request::AT, request::UNTIL],
+        parameters: &[request::KEY_PARAMETER, holding::TTL, holding::IDS, request::AT],
     };
 
     fn run(call: &Call) -> Result<Reply, Error> {
-        let RenewArguments { ttl, options: IdOptions { ids, at, until } } = call.parse()?;
+        let RenewArguments { ttl, options: IdOptions { ids, at } } = call.parse()?;
         let (name, ids) = (&call.arguments()[KEY], &call.arguments()[IDS..][..ids]);
         let moment = call.moment(at);
 
         let mut key = call.write::<Holds>(name)?;
         let is_live = |id: &Text| key.entry().is_some_and(|holds| holds.get(id.bytes(), moment.now()).is_some());
         let live = ids.iter().map(|id| i64::from(is_live(id))).collect();
-        holding::renew(call, &mut key, name, ttl, ids, moment, until)?;
+        let mut effects = Effects::new();
+        holding::renew(call, &mut key, name, ttl, ids, moment, &mut effects)?;
+        drop(key);
+        call.replicate_all(effects);
         Ok(Reply::Integers(live))
     }
 }

@@ -2,17 +2,16 @@
 
 use std::marker::PhantomData;
 
+use swlimit_effect::Effect;
 use swlimit_window::{Entry, Grant, Quota, Request};
 
 use crate::arguments::{Keyword, Options, Parse, Words};
 use crate::error::Error;
-use crate::server::{Call, Effect, Expiry, Key, Moment, Parameter, Reply, Text};
+use crate::server::{Call, Key, Moment, Parameter, Reply, Text};
 use crate::statistics;
 
 /// The index of the key among a call's arguments.
 pub const KEY: usize = 1;
-/// The index of `limit`, before `window` and `resolution`.
-pub const QUOTA: usize = 2;
 
 /// A command that accepts some of the options.
 pub trait TakesOptions {
@@ -64,13 +63,12 @@ pub fn deny<'a>(call: &Call<'a>, names: impl IntoIterator<Item = &'a Text>, unit
 /// Count, replicate and notify a grant.
 #[inline(always)]
 pub fn grant<'a>(call: &Call<'a>, mut key: Key, name: &'a Text, grant: Grant, moment: Moment) -> Result<Reply, Error> {
-    let quota = call.words(QUOTA)?;
-    let (units, instant) = (grant.units(), grant.instant());
+    let (geometry, units, instant) = (grant.geometry(), grant.units(), grant.instant());
     let mut change = key.change()?;
     let decision = grant.apply(change.entry());
-    let until = change.done(Expiry::AfterEnd(moment));
+    let expiry = change.done(moment);
     drop(key);
-    call.replicate(name, Effect::Record { quota, units, age: None, instant, until });
+    call.replicate(name, Effect::Count { geometry, units, instant, dated: None }, expiry);
     statistics::granted(units);
     call.notify(c"swlimit.granted", name);
     Ok(Reply::Decision(decision))
@@ -104,5 +102,3 @@ pub const AGE: Parameter = Parameter::string(c"age").after(c"AGE");
 pub const BLOCK: Parameter = Parameter::string(c"duration").after(c"BLOCK").optional();
 /// How `[AT unix-ms]` is declared.
 pub const AT: Parameter = Parameter::unix_time(c"unix-ms").after(c"AT").optional();
-/// How `[UNTIL unix-ms]` is declared.
-pub const UNTIL: Parameter = Parameter::unix_time(c"until-unix-ms").after(c"UNTIL").optional();

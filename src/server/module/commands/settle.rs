@@ -2,9 +2,12 @@
 //!
 //! At most once for a hold: it ends. Everything is decided before anything is changed, so that an error leaves it as it is.
 
+use std::slice;
+
 use swlimit_budget::{self as budgets, Budget};
+use swlimit_effect::Effect;
 use swlimit_hold::{Holds, KeyDigest, Reservation, Reserved};
-use swlimit_window::{integer, Entry, Geometry, Quota, Record, Recording, Request, MAX_WINDOW};
+use swlimit_window::{integer, Entry, Quota, Record, Recording, Request, MAX_WINDOW};
 
 use super::admit::{FIRST_KEY, MOST_KEYS};
 use super::budget::count;
@@ -12,10 +15,7 @@ use super::holding;
 use super::request;
 use crate::arguments::{distinct, Keyword, Parse, Words};
 use crate::error::Error;
-use crate::server::{
-    milliseconds, Call, Command, Declaration, Effect, Expiry, HoldEffect, Key, Keys, Moment, OwnText, Parameter, Reply,
-    Text,
-};
+use crate::server::{Call, Command, Declaration, Effects, Key, Keys, Moment, OwnText, Parameter, Reply, Text};
 use crate::statistics;
 
 /// End a hold, and count what was really used of what it has reserved.
@@ -69,7 +69,7 @@ enum Change<'c> {
     /// So many units of a rate go back, at an age and a moment.
     Refund { key: Key<'c, Entry>, units: u64, age: u64, moment: Moment },
     /// So many more are counted.
-    Record { key: Key<'c, Entry>, record: Record, units: u64, geometry: Geometry },
+    Record { key: Key<'c, Entry>, record: Record, units: u64 },
     /// So many units of a budget go back.
     Return { key: Key<'c, Budget>, units: u64 },
     /// So many more are counted.
@@ -90,9 +90,7 @@ impl<'c> Change<'c> {
                     let quota = Quota { limit: 0, geometry: *geometry };
                     let request = Request { quota, cost: beyond, partial: false, strict: false };
                     return Ok(match Entry::record(key.entry(), now, None, &request)? {
-                        Recording::Counted(record) => {
-                            Change::Record { key, record, units: beyond, geometry: *geometry }
-                        }
+                        Recording::Counted(record) => Change::Record { key, record, units: beyond },
                         Recording::Dropped(_) => Change::None,
                     });
                 }
@@ -138,47 +136,50 @@ impl<'c> Change<'c> {
     }
 
     /// Do it; the units counted (or given back: below 0).
-    fn apply<'a>(self, call: &Call<'a>, name: &'a Text, moment: Moment) -> Result<i64, Error> {
-        let now = moment.now();
-        let expiry = Expiry::AfterEnd(moment);
+    fn apply<'a>(
+        self,
+        call: &Call<'a>,
+        name: &'a Text,
+        moment: Moment,
+        effects: &mut Effects<'a>,
+    ) -> Result<i64, Error> {
         let (units, event) = match self {
             Change::None => return Ok(0),
             Change::Refund { mut key, units, age, moment } => {
                 let mut change = key.change()?;
                 let units = change.entry().refund(units, Some(age), moment.now());
-                let until = change.done(Expiry::AfterEnd(moment));
-                let since = Some(moment.now().saturating_sub(age));
-                call.replicate(name, Effect::Refund { units, since, instant: moment.now(), until });
+                let (expiry, instant) = (change.done(moment), moment.now());
+                let since = Some(instant.saturating_sub(age));
+                effects.add(name, Effect::Refund { units, since, instant }, expiry);
                 statistics::REFUNDED.add(1);
                 (-(units as i64), c"swlimit.refunded")
             }
-            Change::Record { mut key, record, units, geometry } => {
-                let instant = record.instant();
+            Change::Record { mut key, record, units } => {
+                let (geometry, instant) = (record.geometry(), record.instant());
                 let mut change = key.change()?;
                 record.apply(change.entry());
-                let until = change.done(expiry);
-                let quota = [OwnText::new(b"0"), milliseconds(geometry.window()), milliseconds(geometry.resolution())];
-                let quota = OwnText::borrow_all(&quota);
-                call.replicate(name, Effect::Record { quota, units, age: None, instant, until });
+                let expiry = change.done(moment);
+                effects.add(name, Effect::Count { geometry, units, instant, dated: None }, expiry);
                 statistics::RECORDED.add(1);
                 (units as i64, c"swlimit.recorded")
             }
             Change::Return { mut key, units } => {
                 let mut change = key.change()?;
                 change.entry().refund(units);
-                let until = change.done(expiry);
-                call.replicate(name, Effect::Refund { units, since: None, instant: now, until });
+                let expiry = change.done(moment);
+                effects.add(name, Effect::Refund { units, since: None, instant: moment.now() }, expiry);
                 statistics::REFUNDED.add(1);
                 (-(units as i64), c"swlimit.refunded")
             }
             Change::Count { mut key, count: counted } => {
                 let units = counted.units();
-                call.replicate(name, count(&mut key, counted, expiry)?);
+                let (effect, expiry) = count(&mut key, counted, moment)?;
+                effects.add(name, effect, expiry);
                 statistics::RECORDED.add(1);
                 (units as i64, c"swlimit.recorded")
             }
             Change::Release { mut key, id, units } => {
-                release(call, &mut key, name, &id, moment)?;
+                holding::release(call, &mut key, name, OwnText::borrow_slice(slice::from_ref(&id)), moment, effects)?;
                 statistics::RELEASED.add(1);
                 (-(units as i64), c"swlimit.released")
             }
@@ -236,26 +237,16 @@ impl Command for Settle {
             changes.push(Change::of(opened, reservation, used, moment)?);
         }
 
-        release(call, &mut key, own_name, id, moment)?;
+        let mut effects = Effects::new();
+        holding::release(call, &mut key, own_name, slice::from_ref(id), moment, &mut effects)?;
+        drop(key);
         statistics::SETTLED.add(1);
         call.notify(c"swlimit.settled", own_name);
         let mut reply = vec![1];
         for (name, change) in names.iter().zip(changes) {
-            reply.push(change.apply(call, name, moment)?);
+            reply.push(change.apply(call, name, moment, &mut effects)?);
         }
+        call.replicate_all(effects);
         Ok(Reply::Integers(reply))
     }
-}
-
-/// Release a live hold, and replicate that.
-fn release(call: &Call, key: &mut Key<Holds>, name: &Text, id: &Text, moment: Moment) -> Result<(), Error> {
-    let mut change = key.change()?;
-    let holds = change.entry();
-    holding::sweep(call, holds, moment.now());
-    holds.release(id.bytes());
-    change.lasts_until(moment.now());
-    let until = change.done(Expiry::AfterEnd(moment));
-    let effect = HoldEffect::Release { ids: &[id] };
-    call.replicate(name, Effect::Holds { effect, instant: moment.now(), until });
-    Ok(())
 }

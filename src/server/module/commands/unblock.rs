@@ -1,20 +1,22 @@
-//! `SWLIMIT.UNBLOCK key [AT unix-ms] [UNTIL unix-ms]`
+//! `SWLIMIT.UNBLOCK key [AT unix-ms]`
+
+use swlimit_effect::Effect;
 
 use super::request::{self, KEY};
 use crate::arguments::{Keyword, Options, Parse, Words};
 use crate::error::Error;
-use crate::server::{Call, Command, Declaration, Effect, Expiry, Key, Keys, Reply};
+use crate::server::{Call, Command, Declaration, Key, Keys, Reply};
 
 /// Lift a block.
 pub struct Unblock;
 
-/// `AT` and `UNTIL`.
+/// `AT`.
 struct UnblockArguments(Options);
 
 impl Parse for UnblockArguments {
     fn parse<'a>(mut words: impl Iterator<Item = &'a [u8]>, _max_subintervals: u64) -> Result<Self, Error> {
         words.word()?;
-        Ok(Self(words.options(&[Keyword::At, Keyword::Until])?))
+        Ok(Self(words.options(&[Keyword::At])?))
     }
 }
 
@@ -28,7 +30,7 @@ impl Command for Unblock {
         flags: c"write fast",
         categories: "write fast",
         keys: Keys::Change,
-        parameters: &[request::KEY_PARAMETER, request::AT, request::UNTIL],
+        parameters: &[request::KEY_PARAMETER, request::AT],
     };
 
     fn run(call: &Call) -> Result<Reply, Error> {
@@ -41,10 +43,10 @@ impl Command for Unblock {
             return Ok(Reply::Integer(0));
         }
         let mut change = key.change()?;
-        change.entry().unblock();
-        let until = change.done(Expiry::of(options.until, moment));
+        change.block(None);
+        let expiry = change.done(moment);
         drop(key);
-        call.replicate(name, Effect::Unblock { instant: moment.now(), until });
+        call.replicate(name, Effect::Unblock { instant: moment.now() }, expiry);
         call.notify(c"swlimit.unblocked", name);
         Ok(Reply::Integer(1))
     }

@@ -47,7 +47,6 @@ required! {
     RedisModule_CreateCommand
     RedisModule_CreateDataType
     RedisModule_CreateString
-    RedisModule_CreateStringFromLongLong
     RedisModule_CreateTimer
     RedisModule_DefragAlloc
     RedisModule_DefragCursorGet

@@ -7,11 +7,12 @@ use std::ops::Deref;
 use std::slice;
 
 use redis_module::raw;
+use swlimit_effect::{Effect, Expiry};
 use swlimit_window::MAX_SUBINTERVALS;
 
 use super::caller::Caller;
 use super::context::Context;
-use super::effect::Effect;
+use super::effect::{self, Effects};
 use super::events::{self, Events};
 use super::key::{AnyKey, Key, Mode, Moment};
 use super::text::Text;
@@ -135,8 +136,19 @@ impl<'a> Call<'a> {
 
     /// Replicate an effect on a key, also into the append-only file.
     #[inline(always)]
-    pub fn replicate(&self, key: &Text, effect: Effect) {
-        effect.replicate(self.context, key);
+    pub fn replicate(&self, key: &Text, effect: Effect, expiry: Expiry) {
+        effect::replicate(self.context, key, effect, expiry);
+    }
+
+    /// Replicate the effects of one decision.
+    pub fn replicate_all(&self, effects: Effects) {
+        effects.replicate(self.context);
+    }
+
+    /// Replicate the call as it is.
+    #[inline(always)]
+    pub fn replicate_verbatim(&self) {
+        effect::verbatim(self.context);
     }
 
     /// Raise a key event of the module class when the command has closed its keys.

@@ -52,6 +52,8 @@ pub enum Keys {
     Change,
     /// The first argument is the number of keys that follow it, all read and written.
     ChangeCounted,
+    /// Every other argument, from the first on, is a key, read and written.
+    ChangeEachSecond,
 }
 
 /// One argument in COMMAND DOCS.
@@ -133,19 +135,16 @@ pub(super) unsafe fn register<C: Command>(ctx: *mut raw::RedisModuleCtx, own_cat
     let declaration = C::DECLARATION;
     let name = declaration.name;
     let failed = |what: &str| Err(format!("cannot {what} {}", name.to_string_lossy()));
-    let first_key = if matches!(declaration.keys, Keys::None | Keys::ChangeCounted) { 0 } else { 1 };
+    let (first_key, last_key, key_step) = match declaration.keys {
+        Keys::None | Keys::ChangeCounted => (0, 0, 0),
+        Keys::Read | Keys::Change => (1, 1, 1),
+        Keys::ChangeEachSecond => (1, -1, 2),
+    };
     // SAFETY: the loading context; the server copies all strings and structures it is given.
     unsafe {
         let flags = declaration.flags.as_ptr();
-        if api!(RedisModule_CreateCommand(
-            ctx,
-            name.as_ptr(),
-            Some(handle::<C>),
-            flags,
-            first_key,
-            first_key,
-            first_key
-        )) != OK
+        if api!(RedisModule_CreateCommand(ctx, name.as_ptr(), Some(handle::<C>), flags, first_key, last_key, key_step))
+            != OK
         {
             return failed("create command");
         }
@@ -235,6 +234,12 @@ fn key_specifications(keys: &Keys) -> Vec<raw::RedisModuleCommandKeySpec> {
         Keys::None => vec![],
         Keys::Read => vec![one_key(1, READ_KEY)],
         Keys::Change => vec![one_key(1, CHANGED_KEY)],
+        Keys::ChangeEachSecond => {
+            let mut keys = one_key(1, CHANGED_KEY);
+            keys.fk.range.lastkey = -1;
+            keys.fk.range.keystep = 2;
+            vec![keys]
+        }
         Keys::ChangeCounted => {
             let mut counted = one_key(1, CHANGED_KEY);
             counted.find_keys_type = raw::RedisModuleKeySpecFindKeysType_REDISMODULE_KSPEC_FK_KEYNUM;

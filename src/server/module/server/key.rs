@@ -6,6 +6,7 @@ use std::ptr;
 
 use redis_module::raw;
 use swlimit_budget::Budget;
+use swlimit_effect::Expiry;
 use swlimit_hold::Holds;
 use swlimit_window::Entry;
 
@@ -50,28 +51,12 @@ impl Moment {
     }
 
     /// `end` shifted to the server's clock: as far ahead of the clock as `end` is of this moment. So a replayed log keeps its
-    /// keys for as long as they would have lived. An end that is longer past than the clock has run is at its beginning.
+    /// keys for as long as they would have lived.
     fn by_clock(self, end: u64, context: Context) -> u64 {
         match self {
             Moment::Clock(_) => end,
             Moment::At(now) => (context.clock() + end).saturating_sub(now),
         }
-    }
-}
-
-/// When a changed key expires.
-#[derive(Clone, Copy)]
-pub enum Expiry {
-    /// When the value ends, seen from this moment.
-    AfterEnd(Moment),
-    /// At this instant of the server's clock, in ms (0: never), from `UNTIL`; and the command's own moment.
-    Until(u64, Moment),
-}
-
-impl Expiry {
-    /// The expiry for a command with or without `UNTIL`.
-    pub fn of(until: Option<u64>, moment: Moment) -> Self {
-        until.map_or(Expiry::AfterEnd(moment), |until| Expiry::Until(until, moment))
     }
 }
 
@@ -327,9 +312,22 @@ fn delete(handle: *mut raw::RedisModuleKey) {
 pub struct Change<'k, 'a, V = Entry> {
     key: &'k mut Key<'a, V>,
     bytes: usize,
+    /// The value's end before; 0 where the expiry is set whatever it was.
     end: u64,
     /// What the change has put there ends then: the key does not expire before that.
     least: u64,
+}
+
+impl Change<'_, '_> {
+    /// Block until an instant, in ms, or lift the block. The key gets a new expiry even if the value's end stays: the counts
+    /// may be from another moment, which `AT` has said.
+    pub fn block(&mut self, until: Option<u64>) {
+        match until {
+            Some(until) => self.entry().block(until),
+            None => self.entry().unblock(),
+        }
+        self.end = 0;
+    }
 }
 
 impl<V: Value> Change<'_, '_, V> {
@@ -346,56 +344,67 @@ impl<V: Value> Change<'_, '_, V> {
         self.least = end;
     }
 
-    /// Set the expiry even if it is unchanged, so that the last of several effects replicates it.
-    pub fn renew_expiry(&mut self) {
-        self.end = 0;
+    /// End the change: delete the key if nothing in it matters any more, seen from this moment, else set its expiry; then
+    /// signal it to WATCH, client tracking and waiting clients. Returns what the effect says of the expiry.
+    #[inline(always)]
+    pub fn done(mut self, moment: Moment) -> Expiry {
+        let end = self.entry().end();
+        let until = if end <= moment.now() { None } else { self.new_expiry(end, moment) };
+        self.finish(end, moment.now(), until);
+        match until {
+            None => Expiry::Kept,
+            Some(until) if until == end => Expiry::OwnEnd,
+            Some(until) => Expiry::At(until),
+        }
     }
 
-    /// End the change: delete the key if nothing in it matters any more, else set its expiry; then signal it to WATCH, client
-    /// tracking and waiting clients. Returns the expiry, in ms by the server's clock (0: never), if it had to be set.
+    /// End a change that was made elsewhere at this instant, with the expiry that its effect says.
     #[inline(always)]
-    pub fn done(mut self, expiry: Expiry) -> Option<u64> {
+    pub fn done_as(mut self, expiry: Expiry, instant: u64) {
+        let end = self.entry().end();
+        let until = match expiry {
+            Expiry::Kept => (self.end == 0).then_some(end),
+            Expiry::OwnEnd => Some(end),
+            Expiry::At(until) => Some(until),
+        };
+        self.finish(end, instant, until);
+    }
+
+    #[inline(always)]
+    fn finish(mut self, end: u64, now: u64, until: Option<u64>) {
         statistics::value_resized(self.bytes, self.entry().bytes());
-        let until = self.new_expiry(expiry);
         let Self { key, .. } = self;
+        let is_deleted = end <= now;
+        if is_deleted {
+            key.delete();
+        }
         // SAFETY: a valid context and a string that is alive.
         unsafe { api!(RedisModule_SignalModifiedKey(key.handle.context.raw(), key.handle.name.raw())) };
         // Afterwards: Redis 8.6 looks the key up for a signal, and replicates the deletion of one whose expiry has passed
         // before the effect of the command, which makes the replica keep the key.
-        if let Some(until) = until {
+        if let Some(until) = until.filter(|_| !is_deleted) {
             key.expire_at(until);
         }
         changes::key_changed(|| key.handle.context.database(), key.handle.name);
-        until
     }
 
-    /// Delete the key if nothing in it matters any more; else its new expiry, if it changes.
+    /// The key's new expiry, in ms by the server's clock, if it changes.
     #[inline(always)]
-    fn new_expiry(&mut self, expiry: Expiry) -> Option<u64> {
-        let end = self.entry().end();
+    fn new_expiry(&self, end: u64, moment: Moment) -> Option<u64> {
         let Self { key, .. } = self;
-        match expiry {
-            Expiry::AfterEnd(moment) | Expiry::Until(_, moment) if end <= moment.now() => {
-                key.delete();
-                None
-            }
-            Expiry::Until(until, _) => Some(until),
-            Expiry::AfterEnd(moment) if self.least > 0 => {
-                let by_clock = |end: u64| moment.by_clock(end, key.handle.context);
-                let until = by_clock(if end != self.end { end } else { self.least });
-                if end != self.end {
-                    // An AT ahead of the clock: what was there before may end later than it says.
-                    let before = if until < end { key.expiry() } else { None };
-                    Some(until.max(before.map_or(0, |before| before.min(end))))
-                } else if self.least > moment.now() {
-                    // A replica gets a new expiry with the effect, and has a clock of its own.
-                    let is_early = |before: &u64| *before < until && !key.handle.context.must_obey();
-                    key.expiry().filter(is_early).map(|_| until)
-                } else {
-                    None
-                }
-            }
-            Expiry::AfterEnd(moment) => (end != self.end).then(|| moment.by_clock(end, key.handle.context)),
+        let by_clock = |end: u64| moment.by_clock(end, key.handle.context);
+        if self.least == 0 {
+            return (end != self.end).then(|| by_clock(end));
+        }
+        let until = by_clock(if end != self.end { end } else { self.least });
+        if end != self.end {
+            // An AT ahead of the clock: what was there before may end later than it says.
+            let before = if until < end { key.expiry() } else { None };
+            Some(until.max(before.map_or(0, |before| before.min(end))))
+        } else if self.least > moment.now() {
+            key.expiry().filter(|before| *before < until).map(|_| until)
+        } else {
+            None
         }
     }
 }

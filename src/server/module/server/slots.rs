@@ -33,7 +33,7 @@ impl Call<'_> {
 
 /// The slot of a key: of what stands between its first brace and the next closing one, if anything does, else of all of it.
 /// From the cluster specification of Redis.
-fn slot(key: &[u8]) -> u16 {
+pub(super) fn slot(key: &[u8]) -> u16 {
     let tag = key.iter().position(|byte| *byte == b'{').map(|open| &key[open + 1..]);
     let tag = tag.and_then(|tag| tag.iter().position(|byte| *byte == b'}').map(|end| &tag[..end]));
     crc16(tag.filter(|tag| !tag.is_empty()).unwrap_or(key)) % 16_384

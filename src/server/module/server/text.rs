@@ -1,11 +1,9 @@
-//! The server's strings: arguments, key names, and the arguments of effects.
+//! The server's strings: arguments and key names.
 
 use std::borrow::Borrow;
-use std::ffi::{c_longlong, CStr};
 use std::hash::{Hash, Hasher};
 use std::ptr;
 use std::slice;
-use std::sync::atomic::{AtomicPtr, AtomicU64, Ordering};
 
 use redis_module::raw;
 
@@ -79,12 +77,6 @@ impl OwnText {
     }
 
     /// The same strings, borrowed.
-    pub fn borrow_all<const N: usize>(own: &[Self; N]) -> &[Text; N] {
-        // SAFETY: `OwnText` is transparent.
-        unsafe { &*ptr::from_ref(own).cast() }
-    }
-
-    /// The same strings, borrowed.
     pub fn borrow_slice(own: &[Self]) -> &[Text] {
         // SAFETY: `OwnText` is transparent.
         unsafe { slice::from_raw_parts(own.as_ptr().cast(), own.len()) }
@@ -129,71 +121,5 @@ impl Drop for OwnText {
     fn drop(&mut self) {
         // SAFETY: made in `new` or shared, and freed only here; who else needs the string holds a reference.
         unsafe { api!(RedisModule_FreeString(ptr::null_mut(), self.0.raw())) };
-    }
-}
-
-/// A constant argument of effects, made once.
-pub(super) struct FixedText {
-    text: &'static CStr,
-    made: AtomicPtr<raw::RedisModuleString>,
-}
-
-impl FixedText {
-    pub(super) const fn new(text: &'static CStr) -> Self {
-        Self { text, made: AtomicPtr::new(ptr::null_mut()) }
-    }
-
-    #[inline(always)]
-    pub(super) fn raw(&self) -> *mut raw::RedisModuleString {
-        match self.made.load(Ordering::Relaxed) {
-            made if made.is_null() => self.make(),
-            made => made,
-        }
-    }
-
-    #[cold]
-    fn make(&self) -> *mut raw::RedisModuleString {
-        // SAFETY: a string made without a context lives until it is freed, which this one never is.
-        let made =
-            unsafe { api!(RedisModule_CreateString(ptr::null_mut(), self.text.as_ptr(), self.text.count_bytes())) };
-        self.made.store(made, Ordering::Relaxed);
-        made
-    }
-}
-
-/// A number in effects, made only when it differs from the last one: most costs are 1, and many commands run within
-/// one millisecond.
-pub(super) struct NumberText {
-    last: AtomicU64,
-    made: AtomicPtr<raw::RedisModuleString>,
-}
-
-impl NumberText {
-    pub(super) const fn new() -> Self {
-        Self { last: AtomicU64::new(0), made: AtomicPtr::new(ptr::null_mut()) }
-    }
-
-    #[inline(always)]
-    pub(super) fn raw(&self, number: u64) -> *mut raw::RedisModuleString {
-        let made = self.made.load(Ordering::Relaxed);
-        if !made.is_null() && self.last.load(Ordering::Relaxed) == number {
-            return made;
-        }
-        self.make(number)
-    }
-
-    fn make(&self, number: u64) -> *mut raw::RedisModuleString {
-        let before = self.made.load(Ordering::Relaxed);
-        // SAFETY: a string made without a context lives until it is freed. Commands run on one thread, and who else
-        // needs the string holds a reference.
-        let made = unsafe {
-            if !before.is_null() {
-                api!(RedisModule_FreeString(ptr::null_mut(), before));
-            }
-            api!(RedisModule_CreateStringFromLongLong(ptr::null_mut(), number as c_longlong))
-        };
-        self.last.store(number, Ordering::Relaxed);
-        self.made.store(made, Ordering::Relaxed);
-        made
     }
 }

@@ -9,7 +9,6 @@ import (
 	"log/slog"
 	"os"
 	"slices"
-	"strings"
 	"sync"
 	"time"
 
@@ -18,17 +17,23 @@ import (
 
 type object = map[string]any
 
+// A limiter is one of the three kinds.
+type limiter struct {
+	rate   *swlimit.Limiter
+	holds  *swlimit.Holds
+	budget *swlimit.Budget
+}
+
 type client struct {
-	conn    *swlimit.Conn
-	limiter *swlimit.Limiter
-	holds   *swlimit.Holds
-	budget  *swlimit.Budget
+	shared   *swlimit.Client
+	limiters []limiter
 }
 
 var (
-	out     sync.Mutex
-	clients sync.Map
-	calls   sync.Map
+	out      sync.Mutex
+	clients  sync.Map
+	calls    sync.Map
+	returned sync.Map // by the number of the call: a hold, an admission
 )
 
 func say(o object) {
@@ -56,15 +61,27 @@ func told(d swlimit.Decision) object {
 	return o
 }
 
+func several(granted bool, after time.Duration, each []swlimit.Decision) object {
+	all := []object{}
+	for _, d := range each {
+		all = append(all, told(d))
+	}
+	return object{"granted": granted, "retry_after": ms(after), "each": all}
+}
+
 func failed(id any, err error) object {
-	kind := "refused"
+	kind := "other"
 	for is, name := range map[error]string{swlimit.ErrUnavailable: "unavailable", swlimit.ErrModuleMissing: "module_missing",
 		swlimit.ErrDenied: "denied", context.Canceled: "cancelled", swlimit.ErrArgument: "invalid", swlimit.ErrClosed: "closed"} {
 		if errors.Is(err, is) {
 			kind = name
 		}
 	}
-	o := object{"id": id, "error": kind, "message": err.Error()}
+	var refused swlimit.RefusedError
+	if errors.As(err, &refused) {
+		kind = "refused"
+	}
+	o := object{"id": id, "error": kind, "message": err.Error(), "reason": swlimit.ReasonOf(err)}
 	var denied *swlimit.DeniedError
 	if errors.As(err, &denied) {
 		for name, value := range told(denied.Decision) {
@@ -90,95 +107,255 @@ func number(o object, name string, usual int64) int64 {
 }
 
 func made(asked object) (*client, error) {
-	o := asked["options"].(object)
+	var addresses []string
+	for _, addr := range asked["addresses"].([]any) {
+		addresses = append(addresses, addr.(string))
+	}
+	var server swlimit.Server
+	if secret, ok := asked["secret"].(string); ok {
+		server.Username, server.Password = "ann", secret
+	}
+	var transport swlimit.Transport
+	switch asked["topology"] {
+	case "sentinel":
+		transport = &swlimit.Sentinel{Name: "main", Addrs: addresses, Server: server}
+	case "cluster":
+		transport = &swlimit.Cluster{Addrs: addresses, Server: server}
+	default:
+		server.Addr = addresses[0]
+		transport = server
+	}
+	var options []swlimit.ClientOption
+	for _, o := range asked["limiters"].([]any) {
+		if n, ok := o.(object)["max_waiting"].(float64); ok {
+			options = append(options, swlimit.MaxWaiting(int(n)))
+		}
+	}
+	shared, err := swlimit.NewClient(transport, options...)
+	if err != nil {
+		return nil, err
+	}
+	c := &client{shared: shared}
+	clients.Store(asked["client"], c)
+	for _, options := range asked["limiters"].([]any) {
+		one, err := c.limiter(options.(object))
+		if err != nil {
+			return c, err
+		}
+		c.limiters = append(c.limiters, one)
+	}
+	return c, nil
+}
+
+func (c *client) limiter(o object) (one limiter, err error) {
 	var options []swlimit.Option
 	for name, value := range o {
 		text, _ := value.(string)
 		switch name {
 		case "mode":
-			options = append(options, swlimit.Mode(swlimit.Decider(text)))
+			options = append(options, swlimit.Mode(text))
 		case "on_failure":
-			options = append(options, swlimit.OnFailure(swlimit.Decider(text)))
+			options = append(options, swlimit.OnFailure(swlimit.FailurePolicy(text)))
 		case "timeout":
 			options = append(options, swlimit.Timeout(duration(o, name, 0)))
-		case "max_waiting":
-			options = append(options, swlimit.MaxWaiting(int(value.(float64))))
+		case "max_untracked_age":
+			options = append(options, swlimit.MaxUntrackedAge(duration(o, name, 0)))
+		case "max_keys":
+			options = append(options, swlimit.MaxKeys(int64(value.(float64))))
 		case "local_share":
 			options = append(options, swlimit.LocalShare(value.(float64)))
 		}
 	}
-	addresses := asked["addresses"].(object)
-	var transport swlimit.Transport
-	if asked["topology"] == "sentinel" {
-		var named []string
-		for name, addr := range addresses {
-			if strings.HasPrefix(name, "N") {
-				named = append(named, addr.(string))
-			}
-		}
-		transport = &swlimit.Sentinel{Name: "main", Addrs: named}
-	} else {
-		transport = swlimit.Server{Addr: addresses["S"].(string)}
+	shared, limit := c.shared, number(o, "limit", 0)
+	if o["mode"] == "local" {
+		shared = nil
 	}
-	c := &client{conn: swlimit.NewConn(transport)}
-	limit := number(o, "limit", 0)
-	var err error
-	switch asked["kind"] {
+	switch o["kind"] {
 	case "hold":
-		c.holds, err = swlimit.NewHolds(c.conn, limit, duration(o, "ttl", time.Minute), options...)
+		one.holds, err = swlimit.NewHolds(shared, limit, duration(o, "ttl", time.Minute), options...)
 	case "budget":
 		period := map[string]swlimit.Period{"hour": swlimit.Hourly(), "day": swlimit.Daily(), "month": swlimit.Monthly(1)}
-		c.budget, err = swlimit.NewBudget(c.conn, limit, period[o["period"].(string)], nil, options...)
+		one.budget, err = swlimit.NewBudget(shared, limit, period[o["period"].(string)], nil, options...)
 	default:
-		c.limiter, err = swlimit.New(c.conn, swlimit.Quota{Limit: limit, Window: duration(o, "window", 0)}, options...)
+		quota := swlimit.Quota{Limit: limit, Window: duration(o, "window", 0)}
+		one.rate, err = swlimit.New(shared, quota, options...)
 	}
-	return c, err
+	return one, err
 }
 
 func (c *client) call(ctx context.Context, asked object) (object, error) {
-	key, _ := asked["key"].(string)
-	cost := number(asked, "cost", 1)
-	switch method := asked["method"]; {
-	case method == "allow" && c.budget != nil:
-		d, err := c.budget.AllowN(ctx, key, cost)
-		return told(d), err
-	case method == "allow":
-		d, err := c.limiter.AllowN(ctx, key, cost)
-		return told(d), err
-	case method == "acquire": // a denial is an error here, and says what it was
-		ctx, cancel := context.WithTimeout(ctx, duration(asked, "timeout", time.Minute))
-		defer cancel()
-		err := c.limiter.WaitN(ctx, key, cost)
-		var denied *swlimit.DeniedError
-		if errors.As(err, &denied) {
-			return told(denied.Decision), nil
+	o := asked["options"].(object)
+	var keys []string
+	for _, key := range asked["keys"].([]any) {
+		keys = append(keys, key.(string))
+	}
+	one, cost := c.limiters[int(asked["limiter"].(float64))], number(o, "cost", 1)
+	of, _ := returned.Load(o["of"])
+	switch method := asked["method"]; method {
+	case "allow_all":
+		var requests []swlimit.Request
+		for i, key := range keys {
+			requests = append(requests, c.limiters[i].rate.Request(key, cost))
 		}
-		return object{"granted": cost}, err
-	case method == "hold":
-		h, err := c.holds.TryAcquireN(ctx, key, cost)
+		d, err := swlimit.AllowAll(ctx, requests...)
+		return several(d.Allowed, d.RetryAfter(), d.Each), err
+	case "admit":
+		var parts []swlimit.Part
+		for i, key := range keys {
+			parts = append(parts, c.limiters[i].part(key, cost))
+		}
+		var options []swlimit.AdmitOption
+		if _, ok := o["wait"]; ok {
+			options = append(options, swlimit.WaitFor(duration(o, "wait", 0)))
+		}
+		a, err := swlimit.Admit(ctx, parts, options...)
 		if err != nil {
 			return nil, err
 		}
+		returned.Store(asked["id"], a)
+		return several(a.Allowed, a.RetryAfter(), a.Each), nil
+	case "settle":
+		var used []int64
+		for _, n := range o["used"].([]any) {
+			used = append(used, int64(n.(float64)))
+		}
+		changes, err := of.(*swlimit.Admission).Settle(ctx, used...)
+		return object{"value": changes}, err
+	case "release":
+		of.(interface{ Release() }).Release()
+		return object{"value": nil}, nil
+	case "is_live":
+		return object{"value": of.(*swlimit.Hold).Live()}, nil
+	case "hold":
+		take := one.holds.TryAcquireN
+		if _, waits := o["wait"]; waits {
+			var cancel context.CancelFunc
+			ctx, cancel = context.WithTimeout(ctx, duration(o, "wait", 0))
+			defer cancel()
+			take = one.holds.AcquireN
+		}
+		h, err := take(ctx, keys[0], cost)
+		if err != nil {
+			return nil, err
+		}
+		returned.Store(asked["id"], h)
 		return object{"granted": cost, "source": h.Source}, nil
-	case method == "refund":
-		n, err := c.limiter.Refund(ctx, key, number(asked, "units", 1))
+	}
+	if times := number(o, "times", 0); times > 0 {
+		return one.burst(ctx, keys[0], times)
+	}
+	if one.budget != nil {
+		return one.ofBudget(ctx, asked["method"].(string), keys[0], cost, o)
+	}
+	return one.ofRate(ctx, asked["method"].(string), keys[0], cost, o)
+}
+
+func (one limiter) part(key string, cost int64) swlimit.Part {
+	switch {
+	case one.rate != nil:
+		return one.rate.Request(key, cost)
+	case one.budget != nil:
+		return one.budget.Request(key, cost)
+	}
+	return one.holds.Request(key, cost)
+}
+
+// burst asks so often at once, and counts the decisions by their source.
+func (one limiter) burst(ctx context.Context, key string, times int64) (object, error) {
+	var mu sync.Mutex
+	var all sync.WaitGroup
+	counts := map[swlimit.Source]int{}
+	for range times {
+		all.Go(func() {
+			d, _ := one.rate.Allow(ctx, key)
+			mu.Lock()
+			counts[d.Source]++
+			mu.Unlock()
+		})
+	}
+	all.Wait()
+	o := object{}
+	for source, n := range counts {
+		o[string(source)] = n
+	}
+	return o, nil
+}
+
+func (one limiter) ofBudget(ctx context.Context, method, key string, cost int64, o object) (object, error) {
+	ask := map[string]func(context.Context, string, int64) (swlimit.Decision, error){
+		"allow": one.budget.AllowN, "record": one.budget.Record, "peek": one.budget.PeekN}[method]
+	if method == "refund" {
+		n, err := one.budget.Refund(ctx, key, number(o, "units", 1))
 		return object{"value": n}, err
 	}
-	return nil, errors.New("no such method")
+	d, err := ask(ctx, key, cost)
+	return told(d), err
+}
+
+func (one limiter) ofRate(ctx context.Context, method, key string, cost int64, o object) (object, error) {
+	ask := map[string]func(context.Context, string, int64) (swlimit.Decision, error){
+		"allow": one.rate.AllowN, "record": one.rate.Record, "peek": one.rate.PeekN}[method]
+	switch method {
+	case "acquire": // a denial is an error here, and says what it was
+		ctx, cancel := context.WithTimeout(ctx, duration(o, "timeout", time.Minute))
+		defer cancel()
+		if err := one.rate.WaitN(ctx, key, cost); err != nil {
+			return nil, err
+		}
+		return object{"granted": cost}, nil
+	case "refund":
+		n, err := one.rate.Refund(ctx, key, number(o, "units", 1))
+		return object{"value": n}, err
+	case "block":
+		_, err := one.rate.Block(ctx, key, duration(o, "duration", 0))
+		return object{"value": nil}, err
+	case "unblock":
+		was, err := one.rate.Unblock(ctx, key)
+		return object{"value": was}, err
+	case "reset":
+		return object{"value": nil}, one.rate.Reset(ctx, key)
+	}
+	if _, ok := o["deadline"]; ok {
+		var cancel context.CancelFunc
+		ctx, cancel = context.WithTimeout(ctx, duration(o, "deadline", 0))
+		defer cancel()
+	}
+	if o["partial"] == true {
+		ask = one.rate.AllowAtMost
+	}
+	d, err := ask(ctx, key, cost)
+	return told(d), err
+}
+
+func (c *client) statistics() object {
+	o := map[string]int64{}
+	for _, one := range c.limiters {
+		var s swlimit.Statistics
+		switch {
+		case one.rate != nil:
+			s = one.rate.Statistics()
+		case one.holds != nil:
+			s = one.holds.Statistics()
+		default:
+			s = one.budget.Statistics()
+		}
+		for source, n := range s.By() {
+			o[string(source)] += n.Granted + n.Denied
+		}
+	}
+	return object{"server": o["server"], "cache": o["cache"], "failure": o["failure"], "local": o["local"]}
 }
 
 type logged struct{ slog.Handler }
 
 func (logged) Enabled(context.Context, slog.Level) bool { return true }
 func (logged) Handle(_ context.Context, r slog.Record) error {
-	event := strings.ToLower(r.Level.String())
+	fields := object{}
 	r.Attrs(func(a slog.Attr) bool {
-		if a.Key == "event" {
-			event = a.Value.String()
-		}
+		fields[a.Key] = a.Value.String()
 		return true
 	})
-	say(object{"log": event, "text": r.Message})
+	say(object{"log": r.Message, "fields": fields})
 	return nil
 }
 
@@ -196,14 +373,13 @@ func main() {
 		}
 		switch asked["do"] {
 		case "hello":
-			say(object{"id": id, "ok": []string{"cancel", "undo", "sentinel", "statistics", "reasons"}})
-		case "limiter":
-			made, err := made(asked)
-			if err != nil {
+			say(object{"id": id, "ok": []string{"cancel", "cancel_refund", "undo", "sentinel", "cluster", "url", "statistics", "reasons", "logs",
+				"partial", "deadline", "timeouts", "burst", "tracking", "guards", "settle"}})
+		case "limiters":
+			if _, err := made(asked); err != nil {
 				say(failed(id, err))
 				continue
 			}
-			clients.Store(asked["client"], made)
 			say(object{"id": id, "ok": nil})
 		case "call":
 			ctx, cancel := context.WithCancel(context.Background())
@@ -221,19 +397,10 @@ func main() {
 				cancel.(context.CancelFunc)()
 			}
 		case "statistics":
-			var s swlimit.Statistics
-			switch {
-			case c.limiter != nil:
-				s = c.limiter.Statistics()
-			case c.holds != nil:
-				s = c.holds.Statistics()
-			default:
-				s = c.budget.Statistics()
-			}
-			say(object{"id": id, "ok": object{"server": s.Server, "cache": s.Cache, "failure": s.Failure, "local": s.Local}})
+			say(object{"id": id, "ok": c.statistics()})
 		case "health":
 			o := object{"state": nil, "reason": nil}
-			if states := c.conn.Servers(); len(states) > 0 {
+			if states := c.shared.Servers(); len(states) > 0 {
 				at := max(0, slices.IndexFunc(states, func(s swlimit.ServerState) bool { return s.State != "up" }))
 				o["state"], o["reason"] = states[at].State, states[at].Reason
 			}
@@ -241,7 +408,7 @@ func main() {
 		case "close", "drop":
 			go func() {
 				if c != nil {
-					_ = c.conn.Close()
+					_ = c.shared.Close()
 				}
 				say(object{"id": id, "ok": nil})
 			}()

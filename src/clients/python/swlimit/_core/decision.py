@@ -22,11 +22,13 @@ class Decision(NamedTuple):
     remaining: int | None
     """Units that are still available."""
     retry_after: float | None
-    """Until the same request would be granted: 0 when it was, infinity when it never can be."""
+    """Until the same request would be granted: 0 when it was; None where it `never` can be."""
     reset_after: float | None
     """Until nothing counts any more."""
     window: float
     source: Source
+    never: bool = False
+    """Whether the same request can never be granted: it costs more than the limit."""
 
     def __bool__(self) -> bool:
         return self.granted > 0
@@ -36,13 +38,14 @@ class Decision(NamedTuple):
         """A decision from the five integers of a reply, whose durations are in ms; −1: never."""
         granted, limit, remaining, retry_after, reset_after = reply
         return tuple.__new__(cls, (  # faster than `cls(…)`, whose arguments have names
-            granted, limit, remaining, math.inf if retry_after < 0 else retry_after / 1000, reset_after / 1000,
-            quota.seconds, source))
+            granted, limit, remaining, None if retry_after < 0 else retry_after / 1000, reset_after / 1000,
+            quota.seconds, source, retry_after < 0))
 
     @classmethod
-    def unasked(cls, quota: Quota, granted: int, retry_after: float | None, source: Source) -> "Decision":
+    def unasked(cls, quota: Quota, granted: int, retry_after: float | None, source: Source,
+                never: bool = False) -> "Decision":
         """A decision about a window whose contents are unknown."""
-        return cls(granted, quota.limit, None, retry_after, None, quota.seconds, source)
+        return cls(granted, quota.limit, None, retry_after, None, quota.seconds, source, never)
 
     def later(self, seconds: float) -> "Decision":
         """The same denial, so many seconds later."""
@@ -56,7 +59,7 @@ class Decision(NamedTuple):
     @property
     def wait(self) -> int | None:
         """`retry_after` in whole seconds, rounded up, as in HTTP; None when waiting would not help."""
-        if self.granted or self.retry_after is None or math.isinf(self.retry_after):
+        if self.granted or self.retry_after is None:
             return None
         return math.ceil(self.retry_after)
 
@@ -74,12 +77,14 @@ class HoldDecision(NamedTuple):
     remaining: int | None
     """Units that are still available."""
     retry_after: float | None
-    """Until there is room, if no hold is released or renewed: 0 when granted, infinity when there never can be."""
+    """Until there is room, if no hold is released or renewed: 0 when granted, None where there `never` can be."""
     expires_after: float | None
     """Until the hold ends unless it is renewed; None for a denial, and for a hold without a server."""
     token: int | None
     """Larger than that of every hold granted on this key before; None for a denial, and for a hold without a server."""
     source: Source
+    never: bool = False
+    """Whether there can never be room: it costs more than the limit."""
 
     def __bool__(self) -> bool:
         return self.granted > 0
@@ -88,8 +93,8 @@ class HoldDecision(NamedTuple):
     def of(cls, reply: Any) -> "HoldDecision":
         """A decision from the six integers of a reply."""
         granted, limit, remaining, retry_after, expires_after, token = reply
-        return cls(granted, limit, remaining, math.inf if retry_after < 0 else retry_after / 1000,
-                   expires_after / 1000 if granted and token else None, token or None, "server")
+        return cls(granted, limit, remaining, None if retry_after < 0 else retry_after / 1000,
+                   expires_after / 1000 if granted and token else None, token or None, "server", retry_after < 0)
 
 
 @dataclass(frozen=True, slots=True)
@@ -104,9 +109,14 @@ class Decisions:
         return self.granted
 
     @property
-    def retry_after(self) -> float:
-        """Until all of them would grant it."""
-        return max(member.retry_after or 0.0 for member in self.members)
+    def never(self) -> bool:
+        """Whether the same request can never be granted."""
+        return any(member.never for member in self.members)
+
+    @property
+    def retry_after(self) -> float | None:
+        """Until all of them would grant it, as far as is known; None where they `never` can."""
+        return None if self.never else max(member.retry_after or 0.0 for member in self.members)
 
     @property
     def tightest(self) -> Decision:
@@ -134,7 +144,8 @@ class Holder(NamedTuple):
 
 def _tightest(decisions: Iterable[Decision]) -> Decision:
     return min(decisions, key=lambda decision: (
-        -(decision.retry_after or 0.0), math.inf if decision.remaining is None else decision.remaining))
+        -(math.inf if decision.never else decision.retry_after or 0.0),
+        math.inf if decision.remaining is None else decision.remaining))
 
 
 def policy_names(policies: Sequence[tuple[str, int]]) -> list[str]:

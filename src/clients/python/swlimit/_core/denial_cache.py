@@ -144,7 +144,7 @@ class DenialCache:
         """Remember a denial until it ends, or at most for so many seconds; unless the key was forgotten since."""
         (key, quota, cost, *_), sent, generation, block_ends = ticket
         retry_after = decision.retry_after
-        if decision or retry_after is None or math.isinf(retry_after):
+        if decision or retry_after is None:
             return
         # The server floors its clock to a ms, and clocks slew by less than a thousandth.
         ends = sent + min(retry_after * 0.999 - 0.001, at_most)

@@ -187,8 +187,8 @@ class Key:
             self._forget(now)
         return taken
 
-    def block(self, duration: int, now: int, nx: bool = False) -> int:
-        if not (nx and now < self.blocked_until):
+    def block(self, duration: int, now: int, unless_blocked: bool = False) -> int:
+        if not (unless_blocked and now < self.blocked_until):
             self.blocked_until = now + duration
         return self.blocked_until
 

@@ -10,13 +10,19 @@ the same. `undo` then returns what to send next; every command has one, and noth
 import math
 import time
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, ClassVar, NamedTuple
 
 from .._core.quota import Quota
+from .replies import BadReply, integer, integers, rows
 
 Words = Sequence[Any]
 """A command as it is sent: its name, then its arguments."""
+
+
+Kept = Mapping[bytes, float]
+"""Units of each key that somebody has."""
+NOTHING: Kept = {}
 
 
 class Repeat(NamedTuple):
@@ -68,11 +74,19 @@ class Command(ABC):
     def words(self) -> Words:
         return self.spelling, self.key, *self.arguments()
 
+    def decoded(self, reply: Any) -> Any:
+        """The reply with its numbers as integers. Raises BadReply when it is none of this command's."""
+        return integer(reply)
+
+    def grants(self, reply: Any) -> bool:
+        """Whether a reply has granted what must be undone when nobody takes it."""
+        return isinstance(reply, list) and bool(reply[0])
+
     @abstractmethod
-    def undo(self, reply: Any, sent: float) -> "list[Command]":
+    def undo(self, reply: Any, sent: float, kept: Kept = NOTHING) -> "list[Command]":
         """What to send when nobody takes this reply (None: no reply); to the server that replied, and to no other.
 
-        sent: when the command was sent (monotonic).
+        sent: when the command was sent (monotonic). kept: what the caller was granted in place of this reply.
         """
 
 
@@ -81,7 +95,10 @@ class _Plain(Command):
 
     __slots__ = ()
 
-    def undo(self, reply: Any, sent: float) -> list[Command]:
+    def grants(self, reply: Any) -> bool:
+        return False
+
+    def undo(self, reply: Any, sent: float, kept: Kept = NOTHING) -> list[Command]:
         return []
 
 
@@ -101,6 +118,9 @@ class RateCommand(Command):
         self.partial = partial
         self.age = age
         self.block = block
+
+    def decoded(self, reply: Any) -> Sequence[int]:
+        return integers(reply, 5)
 
     def arguments(self) -> Words:
         quota = self.quota
@@ -124,8 +144,8 @@ class Allow(RateCommand):
     __slots__ = ()
     name = "ALLOW"
 
-    def undo(self, reply: Any, sent: float) -> list[Command]:
-        return _refund([_of_rate(self.key, reply)], sent) if reply else []
+    def undo(self, reply: Any, sent: float, kept: Kept = NOTHING) -> list[Command]:
+        return _refund([_of_rate(self.key, reply)], sent, kept) if reply else []
 
 
 class Peek(RateCommand, _Plain):
@@ -174,17 +194,17 @@ class Refund(_Plain):
 
 
 class Block(_Plain):
-    """nx: unless the key is blocked."""
+    """unless_blocked: leave a block that stands."""
 
-    __slots__ = ("duration", "key", "nx")
+    __slots__ = ("duration", "key", "unless_blocked")
     name = "BLOCK"
     is_newer = True
 
-    def __init__(self, key: bytes, duration: int, nx: bool = False) -> None:
-        self.key, self.duration, self.nx = key, duration, nx
+    def __init__(self, key: bytes, duration: int, unless_blocked: bool = False) -> None:
+        self.key, self.duration, self.unless_blocked = key, duration, unless_blocked
 
     def arguments(self) -> Words:
-        return (f"{self.duration}ms", "NX") if self.nx else (f"{self.duration}ms",)
+        return (f"{self.duration}ms", "NX") if self.unless_blocked else (f"{self.duration}ms",)
 
 
 class Unblock(_Plain):
@@ -209,6 +229,9 @@ class Probe(Unblock):
     def arguments(self) -> Words:
         return 0, "1ms", "1ms"
 
+    def decoded(self, reply: Any) -> Any:
+        return reply
+
 
 # Budgets.
 
@@ -230,8 +253,11 @@ class Budget(Command):
             words += "COST", self.cost
         return words + ["PARTIAL"] * self.partial + ["FORCE"] * self.force
 
-    def undo(self, reply: Any, sent: float) -> list[Command]:
-        return _refund([_of_budget(self.key, reply)], sent) if reply and not self.force else []
+    def decoded(self, reply: Any) -> Sequence[int]:
+        return integers(reply, 5)
+
+    def undo(self, reply: Any, sent: float, kept: Kept = NOTHING) -> list[Command]:
+        return _refund([_of_budget(self.key, reply)], sent, kept) if reply and not self.force else []
 
 
 class Info(_Plain):
@@ -247,6 +273,11 @@ class Info(_Plain):
 
     def arguments(self) -> Words:
         return ()
+
+    def decoded(self, reply: Any) -> dict[str, Any]:
+        if not isinstance(reply, list) or len(reply) % 2:
+            raise BadReply(reply)
+        return {name.decode(): value for name, value in zip(reply[::2], reply[1::2])}
 
 
 # Holds.
@@ -279,8 +310,14 @@ class Hold(HoldCommand):
         words = [self.limit, f"{self.ttl}ms", self.id]
         return words if self.cost == 1 else [*words, "COST", self.cost]
 
-    def undo(self, reply: Any, sent: float) -> list[Command]:
-        if not self.own_id or reply is not None and not reply[0]:
+    def decoded(self, reply: Any) -> Sequence[int]:
+        return integers(reply, 6)
+
+    def grants(self, reply: Any) -> bool:
+        return isinstance(reply, list) and bool(reply[0])
+
+    def undo(self, reply: Any, sent: float, kept: Kept = NOTHING) -> list[Command]:
+        if not self.own_id or reply is not None and not reply[0] or kept.get(self.key, 0) >= self.cost:
             return []
         return [Release(self.key, [self.id], _repeat_undo(self.ttl, reply, bool))]
 
@@ -306,6 +343,9 @@ class Renew(HoldCommand):
     def arguments(self) -> Words:
         return f"{self.ttl}ms", *self.ids
 
+    def decoded(self, reply: Any) -> Sequence[int]:
+        return integers(reply, len(self.ids))
+
 
 class Holders(HoldCommand):
     __slots__ = ("count", "key")
@@ -317,6 +357,11 @@ class Holders(HoldCommand):
 
     def arguments(self) -> Words:
         return (self.count,)
+
+    def decoded(self, reply: Any) -> list[Any]:
+        if not isinstance(reply, list) or not all(isinstance(row, list) and len(row) == 5 for row in reply):
+            raise BadReply(reply)
+        return [[row[0], *integers(row[1:])] for row in reply]
 
 
 # Several keys.
@@ -381,8 +426,11 @@ class AllowAll(_SeveralKeys):
     def arguments(self) -> Words:
         return [word for _, quota, cost in self.members for word in (*quota.words, cost)] + ["STRICT"] * self.strict
 
-    def undo(self, reply: Any, sent: float) -> list[Command]:
-        return _refund(list(map(_of_rate, self.keys, reply[1:])), sent) if reply else []
+    def decoded(self, reply: Any) -> list[Any]:
+        return rows(reply, [5] * len(self.keys))
+
+    def undo(self, reply: Any, sent: float, kept: Kept = NOTHING) -> list[Command]:
+        return _refund(list(map(_of_rate, self.keys, reply[1:])), sent, kept) if reply else []
 
 
 class Admit(_SeveralKeys):
@@ -400,17 +448,23 @@ class Admit(_SeveralKeys):
     def arguments(self) -> Words:
         return [word for clause in self.clauses for word in clause.words()] + ["STRICT"] * self.strict
 
-    def undo(self, reply: Any, sent: float) -> list[Command]:
+    def decoded(self, reply: Any) -> list[Any]:
+        return rows(reply, [6 if isinstance(clause, HoldClause) else 5 for clause in self.clauses])
+
+    def undo(self, reply: Any, sent: float, kept: Kept = NOTHING) -> list[Command]:
         if self.held is not None:
-            if not self.held.own_id or reply is not None and not reply[0]:
+            is_kept = kept.get(self.held.key, 0) >= self.held.cost
+            if not self.held.own_id or is_kept or reply is not None and not reply[0]:
                 return []
-            reserved = [(clause.key, 0) for clause in self.clauses if clause is not self.held]
+            reserved = [(clause.key, 0 if isinstance(clause, HoldClause) else int(min(kept.get(clause.key, 0),
+                        clause.cost)))
+                        for clause in self.clauses if clause is not self.held]
             repeat = _repeat_undo(self.held.ttl, reply, lambda settled: bool(settled[0]))
             return [Settle(self.held.key, self.held.id, reserved, repeat)]
         if not reply or not reply[0]:
             return []
         return _refund([(_of_rate if isinstance(clause, RateClause) else _of_budget)(clause.key, member)
-                        for clause, member in zip(self.clauses, reply[1:])], sent)
+                        for clause, member in zip(self.clauses, reply[1:])], sent, kept)
 
 
 class Settle(_SeveralKeys, HoldCommand):
@@ -427,6 +481,9 @@ class Settle(_SeveralKeys, HoldCommand):
     def arguments(self) -> Words:
         return self.id, *(used for _, used in self.reserved)
 
+    def decoded(self, reply: Any) -> Sequence[int]:
+        return integers(reply)
+
 
 # Commands of the server.
 
@@ -435,6 +492,8 @@ class ServerCommand(_Plain):
     """A command that every server has."""
 
     __slots__ = ("_words", "key")
+    is_free: ClassVar[bool] = True
+    """Whether the server answers it also when it cannot do its work."""
 
     def __init__(self, key: bytes, *words: Any) -> None:
         self.key, self._words = key, words
@@ -447,6 +506,9 @@ class ServerCommand(_Plain):
 
     def words(self) -> Words:
         return self._words
+
+    def decoded(self, reply: Any) -> Any:
+        return reply
 
 
 class Preparation(ServerCommand):
@@ -461,6 +523,7 @@ class Preparation(ServerCommand):
 class Delete(ServerCommand):
     __slots__ = ()
     name = "DEL"
+    is_free = False
 
     def __init__(self, key: bytes) -> None:
         super().__init__(key, "DEL", key)
@@ -476,7 +539,7 @@ class Time(ServerCommand):
         super().__init__(granted[0].key, "TIME")
         self._granted, self._sent = granted, sent
 
-    def undo(self, reply: Any, sent: float) -> list[Command]:
+    def undo(self, reply: Any, sent: float, kept: Kept = NOTHING) -> list[Command]:
         """The refunds."""
         if reply is None:
             return []
@@ -502,9 +565,10 @@ def _of_budget(key: bytes, reply: Sequence[int]) -> _Granted:
     return _Granted(key, granted, reset_after - 1)
 
 
-def _refund(members: Sequence[_Granted], sent: float) -> list[Command]:
-    """Refund what was granted, by the server's time."""
-    granted = [one for one in members if one.units]
+def _refund(members: Sequence[_Granted], sent: float, kept: Kept) -> list[Command]:
+    """Refund what was granted beyond what is kept, by the server's time."""
+    granted = [one._replace(units=int(one.units - kept.get(one.key, 0))) for one in members
+               if one.units > kept.get(one.key, 0)]
     return [Time(granted, sent)] if granted else []
 
 

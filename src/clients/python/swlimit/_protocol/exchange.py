@@ -8,7 +8,7 @@ import redis.exceptions as redis_errors
 
 from .commands import Command, Preparation, Words
 from .replies import is_unknown_command, is_wrong_type
-from .script_fallback import CALLS, MOST_TRIES, Dialect, TakenOver, load, sha
+from .script_fallback import CALLS, MOST_TRIES, Dialect, TakenOver, lua, sha
 
 TAKEOVER = "takeover.lua"
 LOOK: Words = ("SWLIMIT.PEEK",)
@@ -20,8 +20,8 @@ class TakeOver(Preparation):
 
     __slots__ = ("_taken",)
 
-    def __init__(self, key: bytes, taken: TakenOver) -> None:
-        super().__init__(key, "EVALSHA", sha(TAKEOVER), 1, key)
+    def __init__(self, key: bytes, taken: TakenOver, with_text: bool) -> None:
+        super().__init__(key, *(("EVAL", lua(TAKEOVER)) if with_text else ("EVALSHA", sha(TAKEOVER))), 1, key)
         self._taken = taken
 
     def answered(self, reply: Any) -> None:
@@ -33,8 +33,8 @@ class TakeOver(Preparation):
 class Exchange:
     """A command, and what is sent until its answer has come."""
 
-    __slots__ = ("_refusal", "_takeovers", "answer", "asks_module", "command", "dialect", "is_looking", "tries",
-                 "words")
+    __slots__ = ("_refusal", "_takeovers", "answer", "asks_module", "command", "dialect", "is_looking",
+                 "needs_text", "tries", "words")
 
     def __init__(self, command: Command, dialect: Dialect) -> None:
         self.command, self.dialect = command, dialect
@@ -44,7 +44,9 @@ class Exchange:
         self.answer: Any = None
         """The reply that counts; not always the last one."""
         self.asks_module = False
-        """Whether the module is asked because the key is not the script's."""
+        """Whether the module is asked because the key is not the script's, or because it may be there by now."""
+        self.needs_text = False
+        """Whether the script goes with its text, as the server does not know its hash."""
         self.is_looking = False
         """Whether the server is asked whether it has a module, which is too old for the command."""
         self._refusal: Any = None
@@ -56,7 +58,9 @@ class Exchange:
         if self.is_looking:
             return LOOK
         self.tries += 1
-        self.words = self.command.words() if self.asks_module else self.dialect.encode(self.command)
+        self.asks_module = self.asks_module or self.tries == 1 and self.dialect.is_module_look_due(self.command)
+        self.words = (self.command.words() if self.asks_module
+                      else self.dialect.encode(self.command, self.needs_text))
         return self.words
 
     def again(self, reply: Any) -> Sequence[Preparation] | None:
@@ -65,11 +69,17 @@ class Exchange:
         if self.is_looking:
             return self._looked(reply)
         if self.asks_module:
+            self.asks_module = False
             if is_unknown_command(reply):
                 self.answer = self._refusal
-                return None
-            self.asks_module = False
+                return () if self._refusal is None else None  # the script is asked
             self.dialect.found_module()
+        if isinstance(reply, redis_errors.NoScriptError):
+            self.needs_text = True
+        elif self.words[0] in ("EVALSHA", "EVALSHA_RO"):
+            self.dialect.has_script()
+        elif self.words[0] in ("EVAL", "EVAL_RO"):
+            self.dialect.text_arrived()
         if self.tries == MOST_TRIES:
             return None
         if self.dialect.may_be_old(self.command, self.words, reply):
@@ -99,5 +109,5 @@ class Exchange:
         if not is_unloaded and (errors or replies and 1 not in replies):
             self.answer = errors[0] if errors else self.answer
             return None
-        self._takeovers = [TakeOver(key, self.dialect.taken_over) for key in self.command.keys]
-        return [*([load(self.command.key, TAKEOVER)] if is_unloaded else []), *self._takeovers]
+        self._takeovers = [TakeOver(key, self.dialect.taken_over, is_unloaded) for key in self.command.keys]
+        return self._takeovers

@@ -11,9 +11,9 @@ import redis
 
 from .._protocol.commands import Words
 from .._protocol.replies import BROKEN, ERROR_REPLIES
-from .asyncio_pipeline import PipelineWire, time_limit
+from .asyncio_pipeline import Pipelines, background, time_limit
 from .endpoint import SILENCE, Endpoint
-from .interface import DedicatedConnection
+from .interface import DedicatedConnection, Owned
 
 
 class Signal(asyncio.Event):
@@ -103,7 +103,7 @@ async def _has_data(connection: Any) -> bool:
 class ReplyReader:
     def __init__(self, *connections: DedicatedConnection) -> None:
         self._replies: asyncio.Queue[tuple[DedicatedConnection, Any] | BaseException] = asyncio.Queue()
-        self._tasks = [asyncio.create_task(self._read(one)) for one in connections]
+        self._tasks = [background(self._read(one)) for one in connections]
 
     async def _read(self, connection: DedicatedConnection) -> None:
         try:
@@ -130,13 +130,15 @@ class ReplyReader:
         return found
 
     async def close(self) -> None:
+        if self._tasks[0].get_loop().is_closed():
+            return
         for task in self._tasks:
             task.cancel()
         await asyncio.gather(*self._tasks, return_exceptions=True)
 
 
 class AsyncioBackend:
-    signal, event, mailbox, wire = Signal, asyncio.Event, Mailbox, PipelineWire
+    signal, event, mailbox, connections = Signal, asyncio.Event, Mailbox, Pipelines
     connection, reply_reader = AsyncioConnection, ReplyReader
 
     def __init__(self) -> None:
@@ -148,8 +150,11 @@ class AsyncioBackend:
     async def sleep(self, seconds: float) -> None:
         await asyncio.sleep(seconds)
 
+    async def own(self, one: Owned) -> None:
+        """See `Interface.own`."""
+
     def spawn(self, coroutine: Coroutine[Any, Any, None]) -> "asyncio.Task[None]":
-        task = asyncio.get_running_loop().create_task(coroutine, name="swlimit")
+        task = background(coroutine)
         self._tasks.add(task)
         task.add_done_callback(self._tasks.discard)
         return task

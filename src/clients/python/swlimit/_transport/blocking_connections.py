@@ -3,16 +3,17 @@
 import re
 import time
 from collections import defaultdict
-from collections.abc import Callable
+from collections.abc import Callable, Coroutine
+from contextlib import suppress
 from typing import Any
 
 import redis
-from redis.exceptions import NoPermissionError
+import redis.exceptions as redis_errors
 
 from .._core import fork
 from .._protocol.commands import Command, Words
-from .._protocol.replies import BROKEN
-from ..errors import NoFreeConnection, ServerAway
+from .._protocol.replies import BROKEN, ERROR_REPLIES, BadReply, Failure, as_raised, is_failure
+from ..errors import NoFreeConnection, NotExecuted, UnavailableError
 from .endpoint import SILENCE
 from .interface import DedicatedConnection, Interface
 from .server_health import ServerHealth
@@ -41,9 +42,9 @@ class BlockingConnections:
         self._used: set[DedicatedConnection] = set()
 
     async def send(self, health: ServerHealth, make: Callable[[float], Command], ends: float) -> Any:
-        """The reply to a command that the server answers by the instant `ends`, or soon after. Raises ServerAway when
-        it does not, and NoFreeConnection when all connections are taken: their requests may wait for other keys, and
-        for long.
+        """The reply to a command that the server answers by the instant `ends`, or soon after. Raises UnavailableError
+        when it does not, and NoFreeConnection when all connections are taken: their requests may wait for other keys,
+        and for long.
 
         make: makes the command once a connection is free, from the seconds that are left then. When the caller is
         cancelled, the command is undone.
@@ -51,61 +52,82 @@ class BlockingConnections:
         if (loop := self._interface.current_loop()) is not self._loop:
             self._loop = loop
             self.reset()
-        places, idle = self._places, self._idle[health.endpoint.name]
-        if not await places.take(0.0):
+        waiting, idle = _Waiting(self, health, self._places), self._idle[health.endpoint.name]
+        await self._interface.own(waiting)
+        if not await self._places.take(0.0):
+            waiting.places = None
             raise NoFreeConnection
+        connection: DedicatedConnection | None = None
         try:
-            connection = idle.pop() if idle else self._interface.connection(health.endpoint)
-            command: Command | None = None
-            sent = time.monotonic()
+            connection = waiting.connection = idle.pop() if idle else self._interface.connection(health.endpoint)
             self._used.add(connection)
-            try:
-                await connection.connect(self._at_most(ends))
-                await self._identify(health, connection, self._at_most(ends))
-                left = max(0.0, ends - time.monotonic())
-                command, sent = make(left), time.monotonic()
-                await connection.write(command.words())
-                reply = await connection.read(left + self._timeout)
-            except (*BROKEN, redis.RedisError) as error:
+            await connection.connect(self._at_most(ends))
+            waiting.run_id = await self._identify(health, connection, self._at_most(ends))
+            left = max(0.0, ends - time.monotonic())
+            command, waiting.sent = make(left), time.monotonic()
+            waiting.command = command
+            await connection.write(command.words())
+            waiting.reply = reply = await connection.read(left + self._timeout)
+            if not isinstance(reply, ERROR_REPLIES):
+                waiting.reply = reply = command.decoded(reply)
+            elif is_failure(reply):
                 await connection.close()
-                raise ServerAway(f"{health.endpoint.name}: {error or type(error).__name__}") from error
-            except BaseException:
-                self._interface.spawn(self._leave(health, connection, command, sent))
-                raise
-            finally:
-                self._used.discard(connection)
+                failure = Failure.of(reply)
+                raise NotExecuted(f"{health.endpoint.name}: {failure.message}", failure.reason)
+            waiting.connection = None
             idle.append(connection)
+        except (*BROKEN, redis.RedisError, BadReply) as error:
+            waiting.connection = None
+            if connection is not None:
+                await connection.close()
+            failure = Failure("bad_reply", str(error)) if isinstance(error, BadReply) else Failure.of(error)
+            raise UnavailableError(f"{health.endpoint.name}: {failure.message}", failure.reason) from error
+        except BaseException:
+            waiting.abandon()
+            raise
         finally:
-            places.release()
-        if isinstance(reply, Exception):
+            waiting.leave_place()
+            if connection is not None:
+                self._used.discard(connection)
+        if isinstance(reply, redis_errors.AskError):
             raise reply
+        if isinstance(reply, Exception):
+            raise as_raised(reply)
         return reply
+
+    def spawn(self, coroutine: Coroutine[Any, Any, None]) -> None:
+        with suppress(RuntimeError):  # no thread could be started, as when the interpreter ends
+            self._interface.spawn(coroutine)
 
     def _at_most(self, ends: float) -> float:
         """How many seconds to wait for the server before the command is sent."""
         return min(SILENCE, max(0.0, ends + self._timeout - time.monotonic()))
 
-    async def _leave(self, health: ServerHealth, connection: DedicatedConnection, command: Command | None,
-                     sent: float) -> None:
+    async def leave(self, waiting: "_Waiting") -> None:
         """Leave the server's queue, and undo what it has granted already.
 
         The server grants nothing to a client that has closed its side. It closes its own side then, and what it has
         sent before can still be read.
         """
-        sent = max(sent, time.monotonic() - SILENCE)  # an earlier grant would have been read
+        sent = max(waiting.sent, time.monotonic() - SILENCE)  # an earlier grant would have been read
+        connection, waiting.connection = waiting.connection, None
+        reply = waiting.reply
         try:
-            if command is not None and connection.is_connected:
+            if waiting.command is None:
+                return
+            if reply is None and connection is not None and connection.is_connected:
                 connection.shut_down()
-                try:
+                with suppress(redis.TimeoutError):
                     reply = await connection.read(SILENCE)
-                except redis.TimeoutError:
-                    reply = None
-                if commands := health.undo(command, reply, sent):
-                    await self._undo(health, connection.run_id, commands)
-        except (*BROKEN, redis.RedisError):
+                    if not isinstance(reply, Exception):
+                        reply = waiting.command.decoded(reply)
+            if commands := waiting.health.undo(waiting.command, reply, sent):
+                await self._undo(waiting.health, waiting.run_id, commands)
+        except (*BROKEN, redis.RedisError, BadReply):
             pass  # that was the end
         finally:
-            await connection.close()
+            if connection is not None:
+                await connection.close()
 
     async def _undo(self, health: ServerHealth, run_id: bytes, commands: list[Command]) -> None:
         """Send these over a new connection, unless it leads to another server."""
@@ -126,16 +148,45 @@ class BlockingConnections:
         """The run_id of the server that a connection leads to; empty when the server refuses to say."""
         if not connection.run_id:
             reply = await connection.exchange(INFO, at_most)
-            if isinstance(reply, NoPermissionError):
+            if isinstance(reply, redis_errors.NoPermissionError):
                 health.refused(INFO, reply)
             found = RUN_ID.search(reply) if isinstance(reply, bytes) else None
             connection.run_id = found[1] if found else b""
         return connection.run_id
 
     async def close(self) -> None:
-        """Who waits gets ServerAway, and nothing from the server."""
+        """Who waits gets UnavailableError, and nothing from the server."""
         for connection in list(self._used):
             self._interface.abort(connection.redis)
         for idle in self._idle.values():
             while idle:
                 await idle.pop().close()
+
+
+class _Waiting:
+    """A request that waits, and what it has borrowed."""
+
+    def __init__(self, all_: BlockingConnections, health: ServerHealth, places: WaitQueue) -> None:
+        self.health, self._all = health, all_
+        self.places: WaitQueue | None = places
+        self.connection: DedicatedConnection | None = None
+        self.run_id = b""
+        self.command: Command | None = None
+        self.sent = 0.0
+        self.reply: Any = None
+        self._is_abandoned = False
+
+    def leave_place(self) -> None:
+        places, self.places = self.places, None
+        if places is not None:
+            places.release()
+
+    def delivered(self) -> None:
+        """Its caller has the reply."""
+
+    def abandon(self) -> None:
+        """Its caller was cancelled, or interrupted."""
+        if not self._is_abandoned:
+            self._is_abandoned = True
+            self._all.spawn(self._all.leave(self))
+        self.leave_place()

@@ -11,6 +11,7 @@ import math
 import threading
 from collections import deque
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from itertools import count
 from typing import Any, Protocol
 
@@ -304,6 +305,7 @@ class HoldRenewer:
             if not is_needed and not self._repeated():  # the reservation may be left of a settlement
                 self._heap.clear()
                 self._groups.clear()
+                self._pending.clear()  # a renewal that nobody answers
             if self._heap or self._pending or mailbox.has_mail:
                 self._idle_since = now
             elif not is_needed or now - self._idle_since >= IDLE:
@@ -397,7 +399,8 @@ class HoldRenewer:
         """The server has done nothing. Where that can change, the command is sent again when it is due."""
         if isinstance(error, redis.exceptions.MovedError):
             if (client := self._client()) is not None:
-                client.redirected(error)
+                with suppress(redis.exceptions.MovedError):  # a client of one server follows nothing
+                    client.redirected(error)
         elif is_failure(error):
             await self._broken(error)
         elif not isinstance(error, (redis.exceptions.AskError, redis.exceptions.TryAgainError)):

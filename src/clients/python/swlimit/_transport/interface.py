@@ -8,6 +8,7 @@ from collections.abc import Coroutine
 from typing import Any, Protocol
 
 from .._protocol.commands import Command, Words
+from .breaker import PROBE_TIMEOUT
 from .endpoint import SILENCE, Endpoint
 from .server_health import ServerHealth
 
@@ -34,18 +35,31 @@ class Mailbox(Protocol):
         """The oldest message; None when none comes in so many seconds."""
 
 
-class Wire(Protocol):
+class Owned(Protocol):
+    """What was sent for a caller, and must be undone unless that gets the outcome."""
+
+    def delivered(self) -> None: ...
+
+    def abandon(self) -> None: ...
+
+
+class Connections(Protocol):
     """Sends commands that do not wait in the server, over connections that all limiters share."""
 
     async def send(self, command: Command, timeout: float, wait: float, asking: bool = False) -> Any:
         """The reply. It is in time within `timeout` seconds; the caller waits at most `wait` seconds.
 
-        Raises ServerAway when no reply comes in time, and error replies. When the caller is cancelled, the command is
-        undone.
+        Raises UnavailableError when no reply comes in time, and error replies. When the caller is cancelled, the
+        command is undone.
         """
 
-    async def probe(self, key: bytes) -> None:
-        """Ask over a new connection. Raises ServerAway unless the server answers."""
+    async def probe(self, key: bytes, at_most: float = PROBE_TIMEOUT) -> float:
+        """Ask over a new connection. Returns the round trip; raises UnavailableError unless the server answers in so
+        many seconds."""
+
+    @property
+    def owes(self) -> bool:
+        """Whether late replies may still come."""
 
     @property
     def worker(self) -> Any:
@@ -53,6 +67,9 @@ class Wire(Protocol):
 
     def close(self) -> None:
         """Close the connections when nothing is under way; from any thread."""
+
+    def end(self) -> None:
+        """Close them now: what is under way is in doubt."""
 
 
 class DedicatedConnection:
@@ -116,6 +133,10 @@ class Interface(Protocol):
 
     async def sleep(self, seconds: float) -> None: ...
 
+    async def own(self, one: Owned) -> None:
+        """Hand over what is about to be sent, to be undone if an exception interrupts the caller's code anywhere. A
+        task is cancelled only where it waits."""
+
     def signal(self) -> Signal: ...
 
     def event(self) -> Any:
@@ -135,7 +156,7 @@ class Interface(Protocol):
     async def ended(self, workers: list[Any]) -> None:
         """Wait a moment until these tasks have ended. Threads are not waited for."""
 
-    def wire(self, health: ServerHealth) -> Wire: ...
+    def connections(self, health: ServerHealth) -> Connections: ...
 
     def connection(self, endpoint: Endpoint) -> DedicatedConnection: ...
 

@@ -1,5 +1,6 @@
 """Where the primary is, by its sentinels: each announces changes, and one is asked each second because an announcement
-may be lost. A sentinel that was cut off may name an earlier primary: only the latest epoch counts.
+may be lost. A sentinel that was cut off may name an earlier primary: only the latest epoch counts. Sentinels that were
+installed again begin at epoch 0: when the known primary is none any more, and a majority names another, that counts.
 """
 
 import inspect
@@ -8,7 +9,7 @@ import threading
 import time
 import weakref
 from contextlib import suppress
-from typing import Any
+from typing import Any, NamedTuple
 
 import redis
 
@@ -23,6 +24,29 @@ ASKED_EVERY = 1.0
 """Seconds between two questions to any of them."""
 SWITCH = "+switch-master"
 log = logging.getLogger("swlimit")
+
+
+class Statement(NamedTuple):
+    """What one sentinel said last."""
+
+    address: tuple[str, int]
+    epoch: int
+    sentinels: int
+    """How many it knows, itself included."""
+    down: frozenset[str]
+    """Those that it holds to be down."""
+
+
+class At:
+    """One address, in place of a pool, for redis-py's connections of sentinels."""
+
+    is_master, check_connection = True, False
+
+    def __init__(self, address: tuple[str, int], is_async: bool) -> None:
+        self._address, self._is_async = address, is_async
+
+    def get_master_address(self) -> Any:
+        return _known(self._address) if self._is_async else self._address
 
 
 class PrimaryEndpoint(Endpoint):
@@ -68,11 +92,28 @@ class Primary:
             return ask()
         return _known(self._address) if inspect.iscoroutinefunction(ask) else self._address
 
-    def announced(self, ip: str, port: int, epoch: int) -> None:
-        """Take in what a sentinel says. Connections that lead elsewhere are aborted, also those being made."""
+    @property
+    def epoch(self) -> int:
+        return self._epoch
+
+    @property
+    def address(self) -> tuple[str, int] | None:
+        return self._address
+
+    def at(self, address: tuple[str, int]) -> Endpoint:
+        """How to connect to an address, as to the primary."""
+        pool = At((self._ip or address[0], address[1]), inspect.iscoroutinefunction(self._pool.get_master_address))
+        return Endpoint(f"{address[0]}:{address[1]}", self.endpoint.connection_class,
+                        self.endpoint.connection_kwargs | {"connection_pool": pool})
+
+    def announced(self, ip: str, port: int, epoch: int, starts_over: bool = False) -> None:
+        """Take in what a sentinel says. Connections that lead elsewhere are aborted, also those being made.
+
+        starts_over: epochs have begun again.
+        """
         before = None
         with self._lock:
-            if epoch > self._epoch:
+            if starts_over or epoch > self._epoch:
                 before, self._epoch, self._address = self._address, epoch, (self._ip or ip, port)
             address = self._address
             strays = [one for one in self._made if (one.host, one.port) != address]
@@ -100,6 +141,7 @@ class Sentinels(OneServer):
         self._endpoints: dict[str, Endpoint] = {}
         self._generation = 0
         """Incremented when the workers are no longer needed."""
+        self._said: dict[str, Statement] = {}
         self.reset()
         for seed in pool.sentinel_manager.sentinels:
             kwargs = seed.connection_pool.connection_kwargs
@@ -110,6 +152,7 @@ class Sentinels(OneServer):
     def reset(self) -> None:
         self._lock = threading.RLock()  # reentrant: collecting a client state closes it
         self._workers: dict[str, Any] = {}
+        self._is_checking = False
         self._generation += 1
 
     def of(self, key: bytes) -> Server:
@@ -156,6 +199,7 @@ class Sentinels(OneServer):
             finally:
                 for one in (listener, asker):
                     await one.close()
+            self._said.pop(name, None)
             if name not in self._seeds:
                 self._drop(name)
                 return
@@ -167,11 +211,49 @@ class Sentinels(OneServer):
         # The epoch first: in a failover MASTER says the new one already, and still the old address.
         questions = "MASTER", "GET-MASTER-ADDR-BY-NAME", "SENTINELS"
         primary, address, others = [await asker.call("SENTINEL", question, name) for question in questions]
+        down = set()
         for one in others:
             found = _fields(one)
             self._add(found["ip"], int(found["port"]), endpoint)
-        ip, port = address
-        self._primary.announced(ip.decode(), int(port), int(_fields(primary)["config-epoch"]))
+            if "s_down" in found.get("flags", ""):
+                down.add(f"{found['ip']}:{found['port']}")
+        ip, port, fields = address[0].decode(), int(address[1]), _fields(primary)
+        epoch = int(fields["config-epoch"])
+        self._said[endpoint.name] = Statement(
+            (ip, port), epoch, 1 + int(fields.get("num-other-sentinels", 0)), frozenset(down))
+        self._primary.announced(ip, port, epoch)
+        if (ip, port) != self._primary.address and epoch < self._primary.epoch:
+            await self._start_over((ip, port), epoch)
+
+    async def _start_over(self, address: tuple[str, int], epoch: int) -> None:
+        """Follow a primary of a lower epoch, if the known one is none any more, and most sentinels name that one."""
+        said = list(self._said.values())
+        down = frozenset().union(*(one.down for one in said))
+        known = max(len(self._seeds), *(one.sentinels for one in said)) - len(down)
+        if 2 * sum(one.address == address for one in said) <= known or self._is_checking:
+            return
+        self._is_checking = True
+        try:
+            before = self._primary.address
+            if before is not None and await self._role(before) != b"master" and await self._role(address) == b"master":
+                log.warning("the sentinels of %s have begun again at epoch %d", self._server.endpoint.name, epoch,
+                            extra={"event": "sentinels_began_again"})
+                self._primary.announced(*address, epoch, starts_over=True)
+        finally:
+            self._is_checking = False
+
+    async def _role(self, address: tuple[str, int]) -> bytes | None:
+        """What a server says it is; None when it cannot be reached."""
+        connection = self._interface.connection(self._primary.at(address))
+        try:
+            await connection.connect()
+            role: bytes = (await connection.call("ROLE"))[0]
+        except (*BROKEN, redis.RedisError):
+            return None
+        else:
+            return role
+        finally:
+            await connection.close()
 
     async def _wait(self, listener: DedicatedConnection, name: str, generation: int) -> None:
         """Until a change is announced, or it is this sentinel's turn to be asked."""

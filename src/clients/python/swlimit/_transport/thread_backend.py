@@ -6,7 +6,7 @@ import socket
 import threading
 import time
 from collections import deque
-from collections.abc import Coroutine
+from collections.abc import Coroutine, Generator
 from contextlib import suppress
 from typing import Any, TypeVar
 
@@ -15,23 +15,49 @@ import redis
 from .._core import fork
 from .._protocol.commands import Words
 from .._protocol.replies import BROKEN
+from ..errors import SwlimitError
 from .endpoint import SILENCE
-from .interface import DedicatedConnection
+from .interface import DedicatedConnection, Owned
 from .thread_pool import ThreadPool, read
 
 T = TypeVar("T")
 
 
-def run(coroutine: Coroutine[Any, Any, T]) -> T:
-    """The outcome of a coroutine that awaits nothing but this backend, and so never suspends."""
-    if threading.Lock is not fork.lock_type:
-        fork.reset_after_patch()
+class _Handing:
+    """Hands something over to `run`."""
+
+    def __init__(self, one: Owned) -> None:
+        self._one = one
+
+    def __await__(self) -> Generator[Owned, None, None]:
+        yield self._one
+
+
+def run(coroutine: Coroutine[Owned, None, T]) -> T:
+    """The outcome of a coroutine that awaits nothing but this backend. It suspends only to hand over what it is about
+    to send, which is undone when an exception leaves here, whatever code that has interrupted."""
+    owned: list[Owned] = []
     try:
-        coroutine.send(None)
-    except StopIteration as done:
-        outcome: T = done.value
-        return outcome
-    raise AssertionError("a coroutine suspended in a thread")
+        if threading.Lock is not fork.lock_type:
+            fork.reset_after_patch()
+        try:
+            while True:
+                owned.append(coroutine.send(None))
+        except StopIteration as done:
+            for one in owned:
+                one.delivered()
+            outcome: T = done.value
+            return outcome
+        except SwlimitError:  # an outcome as well: its raiser has said what is kept
+            for one in owned:
+                one.delivered()
+            raise
+    except SwlimitError:
+        raise
+    except BaseException:
+        for one in owned:
+            one.abandon()
+        raise
 
 
 class Signal(threading.Event):
@@ -67,7 +93,8 @@ class ThreadConnection(DedicatedConnection):
             self.redis.socket_connect_timeout = self.redis.socket_timeout = max(0.001, at_most)
             self.redis.connect()
             self.redis.socket_timeout = SILENCE
-            self.redis._sock.settimeout(SILENCE)
+            if isinstance(self.redis._sock, socket.socket):  # fakeredis has another
+                self.redis._sock.settimeout(SILENCE)
 
     async def write(self, *commands: Words) -> None:
         self.redis.send_packed_command(self.redis.pack_commands(commands), check_health=False)
@@ -107,13 +134,16 @@ class ReplyReader:
 
 
 class ThreadBackend:
-    signal, mailbox, wire, connection, reply_reader = Signal, Mailbox, ThreadPool, ThreadConnection, ReplyReader
+    signal, mailbox, connections, connection, reply_reader = Signal, Mailbox, ThreadPool, ThreadConnection, ReplyReader
 
     def current_loop(self) -> object:
         return None
 
     async def sleep(self, seconds: float) -> None:
         time.sleep(seconds)
+
+    async def own(self, one: Owned) -> None:
+        await _Handing(one)
 
     def event(self) -> threading.Event:
         return threading.Event()  # gevent may have replaced it by now

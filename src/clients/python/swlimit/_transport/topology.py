@@ -15,8 +15,16 @@ MakeServer = Callable[[Endpoint], Server]
 class OneServer:
     """The topology of a client that has one server."""
 
+    follows = False
+    """Whether it knows where a redirection leads."""
+
     def __init__(self, endpoint: Endpoint, make: MakeServer) -> None:
         self._server = make(endpoint)
+
+    @property
+    def module(self) -> str:
+        """The package of the client's classes."""
+        return "redis.asyncio" if ".asyncio" in self._server.endpoint.connection_class.__module__ else "redis"
 
     def of(self, key: bytes) -> Server | None:
         return self._server
@@ -40,6 +48,8 @@ class OneServer:
 
 class Cluster:
     """The primaries of a cluster: the client's own table of slots, and the redirections since."""
+
+    follows, module = True, "redis"
 
     def __init__(self, client: Any, make: MakeServer) -> None:
         self._client = client

@@ -13,7 +13,7 @@ class WaitQueue:
 
     def __init__(self, interface: Interface, places: int) -> None:
         self._interface = interface
-        self._free = places
+        self._free = self._places = places
         self._waiting: deque[Signal] = deque()
         self._lock = threading.Lock()
 
@@ -43,7 +43,7 @@ class WaitQueue:
             if self._waiting:
                 self._waiting.popleft().set()
             else:
-                self._free += 1
+                self._free = min(self._places, self._free + 1)  # who was interrupted may release twice
 
     def _leave(self, turn: Signal) -> bool:
         """Whether it was still waiting."""

@@ -78,17 +78,19 @@ def _servers(limiters: dict[str, BaseLimiter]) -> Iterator[ServerState]:
     yield from found.values()
 
 
-_SEVERITY = ("up", "slow", "away")
+_SEVERITY = ("up", "slow", "unavailable")
 _CLIENT = "swlimit_client_"
 MEASURES = (
     Measure(f"{_CLIENT}decisions", "Decisions of the client, by limit and source", "counter", "", _decisions),
     Measure(f"{_CLIENT}taken_over", "Keys of the script that were given to the module", "counter", "", _taken_over),
     Measure(f"{_CLIENT}failovers", "How often sentinels named another primary", "counter", "",
             _by_server(lambda server: server.failovers)),
-    Measure(f"{_CLIENT}server_away", "1 while decisions are made without the server", "gauge", "",
-            _by_server(lambda server: server.state == "away")),
-    Measure(f"{_CLIENT}server_slow", "1 while replies of the server come after the timeout", "gauge", "",
+    Measure(f"{_CLIENT}server_unavailable", "1 while decisions are made without the server", "gauge", "",
+            _by_server(lambda server: server.state == "unavailable")),
+    Measure(f"{_CLIENT}server_slow", "1 while the server's round trip is above a timeout", "gauge", "",
             _by_server(lambda server: server.state == "slow")),
+    Measure(f"{_CLIENT}server_evicts", "1 if the server may evict counts", "gauge", "",
+            _by_server(lambda server: server.evicts is not None)),
     Measure(f"{_CLIENT}server_script", "1 if the server has not the module, and its script decides", "gauge", "",
             _by_server(lambda server: None if server.backend is None else server.backend == "script")),
     Measure(f"{_CLIENT}server_round_trip_seconds", "Duration of the last exchange with the server", "gauge", "s",

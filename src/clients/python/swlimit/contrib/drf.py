@@ -7,7 +7,6 @@ Rates, scopes and keys are the framework's. `OPTIONS` are those of `swlimit.Limi
 """
 
 import functools
-import math
 from typing import Any
 
 import redis
@@ -46,8 +45,7 @@ class SimpleRateThrottle(throttling.SimpleRateThrottle):  # type: ignore[misc]
         return bool(self.decision)
 
     def wait(self) -> float | None:
-        retry_after = self.decision.retry_after
-        return None if retry_after is None or math.isinf(retry_after) else retry_after
+        return self.decision.retry_after
 
 
 class AnonRateThrottle(throttling.AnonRateThrottle, SimpleRateThrottle):  # type: ignore[misc]

@@ -78,7 +78,7 @@ def _moving(decision: Decision, expiry: int) -> tuple[float, int]:
     In whole seconds, rounded up: Flask-Limiter cuts the fraction off.
     """
     left = (decision.reset_after if decision else decision.retry_after) or 0.0
-    ends = time.time() + (math.ceil(left) + _MARGIN if 0 < left < math.inf else 0)
+    ends = time.time() + (math.ceil(left) + _MARGIN if left else 0)
     return ends - expiry, decision.limit - (decision.remaining or 0)
 
 

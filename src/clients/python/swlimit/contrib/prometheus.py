@@ -6,7 +6,7 @@ from prometheus_client import CollectorRegistry, Metric
 from prometheus_client.core import REGISTRY, CounterMetricFamily, GaugeMetricFamily
 from prometheus_client.registry import Collector
 
-from ._measures import MEASURES, Named, each_limiter
+from ._measures import MEASURES, Measure, Named, each_limiter
 
 
 class LimiterCollector(Collector):
@@ -22,11 +22,20 @@ class LimiterCollector(Collector):
         if registry is not None:
             registry.register(self)
 
+    def describe(self) -> Iterator[Metric]:
+        """The names, so that a registry refuses a second collector: one shows all limiters."""
+        for measure in MEASURES:
+            yield _family(measure)
+
     def collect(self) -> Iterator[Metric]:
         limiters = each_limiter(self._limits)
         for measure in MEASURES:
-            family = CounterMetricFamily if measure.kind == "counter" else GaugeMetricFamily
-            metric = family(measure.name, measure.description)
+            metric = _family(measure)
             for labels, value in measure.samples(limiters):
                 metric.add_sample(measure.name + "_total" * (measure.kind == "counter"), labels, value)
             yield metric
+
+
+def _family(measure: Measure) -> Metric:
+    family = CounterMetricFamily if measure.kind == "counter" else GaugeMetricFamily
+    return family(measure.name, measure.description)

@@ -109,9 +109,9 @@ class _FakeLimiter(_RateLimiter[C]):
         """What it was asked, oldest first."""
         return self._answers.calls
 
-    def deny(self, retry_after: Duration = 1, key: Key | None = None) -> None:
-        """Deny all requests from now on, or those for a key; math.inf: they can never be granted."""
-        after = -1 if retry_after == math.inf else milliseconds(retry_after, "retry_after")
+    def deny(self, retry_after: Duration | None = 1, key: Key | None = None) -> None:
+        """Deny all requests from now on, or those for a key. retry_after: None: they can never be granted."""
+        after = -1 if retry_after is None else milliseconds(retry_after, "retry_after")
         if key is None:
             self._answers.denied = {None: after}
         else:

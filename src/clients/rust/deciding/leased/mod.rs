@@ -32,13 +32,14 @@ use super::cached::{DenyCache, Ticket};
 use crate::clock::{awake, now};
 use crate::decision::{Decision, Source};
 use crate::demand::Demand;
-use crate::error::Error;
+use crate::error::{Cause, Error};
 use crate::keyed::{Bounded, Keep};
 use crate::protocol::Command;
 use crate::quota::Quota;
+use crate::servers::Reason;
 use crate::statistics::Count;
-use crate::transport::{joined, Reply};
-use crate::upstream::{is_failure, Batch, Link, Settled};
+use crate::transport::Reply;
+use crate::upstream::{is_failure, Batch, Link, Owner, Settled};
 
 /// The longest that units are kept in hand unless set, whatever the resolution.
 const LONGEST: Duration = Duration::from_secs(1);
@@ -66,6 +67,8 @@ pub(crate) struct Core {
     returning: Mutex<Vec<Return>>,
     /// How many flights have not ended.
     flying: AtomicUsize,
+    /// Units that these ask for.
+    flying_units: AtomicU64,
     /// Replies in a row that took longer than half a lease, and than a request may wait.
     far: AtomicU32,
     late: AtomicU32,
@@ -122,6 +125,7 @@ impl Leases {
             numbers: AtomicU64::new(0),
             returning: Mutex::default(),
             flying: AtomicUsize::new(0),
+            flying_units: AtomicU64::new(0),
             far: AtomicU32::new(0),
             late: AtomicU32::new(0),
             is_busy: AtomicBool::new(false),
@@ -191,9 +195,14 @@ impl Closing {
         core.until(|core| !core.is_busy.load(Ordering::Acquire)).await;
     }
 
-    /// Writes off what could not be given back.
+    /// Writes off what could not be given back, and what is on its way still: the server may have counted it.
     pub async fn write_off(&self) {
         let Some(core) = self.0.upgrade() else { return };
+        let units = core.flying_units.load(Ordering::Acquire);
+        if units > 0 {
+            core.link.count(Count::WrittenOff, units);
+            tracing::warn!(units, "closed while these units were being leased: they may stay counted for a window");
+        }
         core.is_given_up.store(true, Ordering::Release);
         core.given_up.notify_waiters();
         core.wake.notify_one();
@@ -270,6 +279,7 @@ impl Landing {
 impl Drop for Landing {
     fn drop(&mut self) {
         self.lost(None);
+        self.core.flying_units.fetch_sub(self.flight.units, Ordering::AcqRel);
         if self.core.flying.fetch_sub(1, Ordering::AcqRel) == 1 {
             self.core.is_idle.notify_waiters();
         }
@@ -290,7 +300,9 @@ impl Reserved {
         loop {
             let landed = self.leased.landed.notified();
             match self.standing() {
-                Standing::Awaited { .. } if is_late => return Err(Error::Unavailable("no reply in time".into())),
+                Standing::Awaited { .. } if is_late => {
+                    return Err(Error::Unavailable(Reason::NoAnswer.because("no reply in time")))
+                }
                 Standing::Awaited { .. } => is_late = timeout_at(deadline, landed).await.is_err(),
                 Standing::Granted { .. } | Standing::Failed => return Ok(()),
             }
@@ -307,7 +319,7 @@ impl Reserved {
         match claimed {
             Some(Claimed::Decided(decision)) => Ok(decision),
             Some(Claimed::Lost(Some(refusal))) => Err(self.core.link.error(refusal, &self.leased.key)),
-            _ => Err(Error::Unavailable("the reply with leased units was lost".into())),
+            _ => Err(Error::Unavailable(Reason::NoAnswer.because("the reply with leased units was lost"))),
         }
     }
 }
@@ -370,7 +382,8 @@ impl Core {
     /// What is known without the server: a denial, or that it is away.
     fn known(&self, key: &[u8], demand: &Demand) -> Option<Result<Decision, Error>> {
         let denied = self.deny_cache.find(key, demand, now());
-        let away = || self.link.is_away(key).then(|| Err(Error::Unavailable("the breaker is open".into())));
+        let away =
+            || self.link.is_away(key).then(|| Err(Error::Unavailable(Reason::Other.because("the breaker is open"))));
         denied.map(Ok).or_else(away)
     }
 
@@ -379,6 +392,7 @@ impl Core {
         let exact = swlimit_window::Request { cost: flight.cost, ..self.demand.exact };
         let (demand, ticket) = (Demand { exact, ..self.demand }, self.deny_cache.ticket(&leased.key));
         self.flying.fetch_add(1, Ordering::AcqRel);
+        self.flying_units.fetch_add(flight.units, Ordering::AcqRel);
         let landing = Landing { core: Arc::clone(self), leased: Arc::clone(leased), flight, demand, ticket };
         if self.is_over() || !self.link.is_identified(&leased.key) {
             // Else a dry key would be denied for ever.
@@ -404,8 +418,8 @@ impl Core {
                 // Whether the units were counted is in doubt. They are never refunded.
                 _ => counting.link.count(Count::InDoubt, 1),
             });
-            if let Ok(mut settled) = core.link.exchange(batch, deadline, Some(settle)).await {
-                if let Some(settle) = settled.settle.take() {
+            if let Ok(mut settled) = core.link.exchange(batch, deadline, Owner::Settle(settle)).await {
+                if let Owner::Settle(settle) = std::mem::take(&mut settled.owner) {
                     settle(settled);
                 }
             }
@@ -435,7 +449,7 @@ impl Core {
                 late.keep(&decision, since, &settled);
             }
         });
-        let settled = self.link.exchange(batch, deadline, Some(settle)).await?;
+        let settled = self.link.exchange(batch, deadline, Owner::Settle(settle)).await?;
         let (decision, since) = asked.replied(&settled)?;
         if decision.granted == 0 {
             self.deny_cache.denied(&self.link, key, demand, &decision, settled.sent, ticket);
@@ -537,9 +551,9 @@ pub(crate) fn decided<'a>(link: &Link, settled: &'a Settled) -> Result<(&'a Repl
         (Batch::One(_), own) => Ok((own, settled.line.unix_ms(settled.sent), &[])),
         (_, Reply::Array(replies)) => match replies.as_slice() {
             [time, own, ahead @ ..] => Ok((one_of_several(link, own), time.unix_ms(), ahead)),
-            replies => Err(Error::Answer(joined(replies))),
+            _ => Err(Error::Unavailable(Cause::unclear(reply))),
         },
-        (_, reply) => Err(Error::Answer(reply.to_string())),
+        (_, reply) => Err(Error::Unavailable(Cause::unclear(reply))),
     }
 }
 

@@ -103,7 +103,7 @@ impl Core {
             for returns in chunks(returns) {
                 let connecting = async {
                     let line = node.line(&returns[0].key).await?;
-                    node.identify(&line).await;
+                    node.health.identify(&line).await;
                     Ok::<_, Error>(line)
                 };
                 let Some(Ok(line)) = self.unless_given_up(connecting).await else {

@@ -11,6 +11,7 @@ use crate::decision::{Decision, Decisions};
 use crate::demand::Demand;
 use crate::error::Error;
 use crate::protocol::Command;
+use crate::servers::Reason;
 use crate::transport::Reply;
 use crate::upstream::Settled;
 
@@ -98,7 +99,7 @@ pub(crate) async fn from_landed(mut parts: Vec<Option<Part>>, deadline: Instant)
     let each = parts.iter().flatten().map(|part| failed(part).unwrap_or_else(|| Ok(part.demand.not_asked())));
     let each = each.collect::<Result<Vec<_>, _>>()?;
     match each.iter().all(Decision::granted) {
-        true => Err(Error::Unavailable("the reply with leased units came late".into())),
+        true => Err(Error::Unavailable(Reason::NoAnswer.because("the reply with leased units came late"))),
         false => Ok(Decisions { granted: false, each }),
     }
 }

@@ -29,7 +29,12 @@ impl Words for InDialect<'_> {
             return;
         }
         let is_read = command.reads() && !dialect.has(Dialect::NO_READ_ONLY);
-        to.text(if is_read { "EVALSHA_RO" } else { "EVALSHA" }).text(DIGEST.get_hash());
+        match (dialect.has(Dialect::TEXT), is_read) {
+            (false, false) => to.text("EVALSHA").text(DIGEST.get_hash()),
+            (false, true) => to.text("EVALSHA_RO").text(DIGEST.get_hash()),
+            (true, false) => to.text("EVAL").text(SCRIPT),
+            (true, true) => to.text("EVAL_RO").text(SCRIPT),
+        };
         to.number(command.counted_keys().unwrap_or(1) as u64);
         command.keys().for_each(|key| (to.0)(key));
         command.write_arguments(dialect.has(Dialect::OWN_CLOCK).then(unix_ms), &mut to);
@@ -39,6 +44,7 @@ impl Words for InDialect<'_> {
 const COUNT: u8 = 1;
 const PARTIAL: u8 = 2;
 const STRICT: u8 = 4;
+const ALL: u8 = 8;
 
 impl Command {
     /// Whether the script has it, too.
@@ -84,8 +90,9 @@ impl Command {
     pub fn write_arguments(&self, at: Option<u64>, to: &mut Writer<'_>) {
         let at = at.filter(|_| !matches!(self, Self::Info { .. }));
         match (self.packed(), at) {
-            (Some(packed), Some(at)) => {
-                to.word(&[packed.as_slice(), &at.to_le_bytes()].concat());
+            (Some(mut packed), Some(at)) => {
+                packed.extend(at.to_le_bytes());
+                to.word(&packed);
             }
             (Some(packed), None) => {
                 to.word(&packed);
@@ -106,26 +113,18 @@ impl Command {
         }
     }
 
-    /// An ALLOW's or a PEEK's numbers in one argument, which costs the script less than words. `None` where only
-    /// words say it.
-    fn packed(&self) -> Option<[u8; 33]> {
-        let (demand, flags) = match self {
-            Self::Allow { demand, .. } if demand.block.is_none() => (demand, COUNT),
-            Self::Peek { demand, .. } => (demand, 0),
-            _ => return None,
-        };
-        let swlimit_window::Request { quota, cost, partial, strict } = demand.exact;
-        let (resolution, subintervals) =
-            (quota.geometry.resolution(), quota.geometry.window() / quota.geometry.resolution());
-        if subintervals > MAX_SUBINTERVALS {
-            return None;
+    /// The numbers of an ALLOW, a PEEK, or a MALLOW of several keys in one argument, which costs the script less than
+    /// words. `None` where only words say it.
+    fn packed(&self) -> Option<Vec<u8>> {
+        match self {
+            Self::Allow { demand, .. } if demand.block.is_none() => packed(COUNT, [&demand.exact]),
+            Self::Peek { demand, .. } => packed(0, [&demand.exact]),
+            Self::Mallow { members, strict } if members.len() > 1 => {
+                let flags = COUNT | ALL | if *strict { STRICT } else { 0 };
+                packed(flags, members.iter().map(|(_, demand)| &demand.exact))
+            }
+            _ => None,
         }
-        let options = if partial { PARTIAL } else { 0 } | if strict { STRICT } else { 0 };
-        let mut packed = [flags | options; 33];
-        for (bytes, number) in packed[1..].chunks_exact_mut(8).zip([quota.limit, resolution, subintervals, cost]) {
-            bytes.copy_from_slice(&number.to_le_bytes());
-        }
-        Some(packed)
     }
 
     /// The reply in the module's numbers, where the script has packed these into bytes: an ALLOW's or a PEEK's.
@@ -138,6 +137,20 @@ impl Command {
         let (granted, remaining, retry_after) = if first > 0 { (first, second, 0) } else { (0, -first, second) };
         Reply::Array([granted, limit, remaining, retry_after, reset_after].map(Reply::Integer).to_vec())
     }
+}
+
+/// `None` where a window has more subintervals than the script takes.
+fn packed<'a>(flags: u8, requests: impl IntoIterator<Item = &'a swlimit_window::Request>) -> Option<Vec<u8>> {
+    let mut packed = vec![flags];
+    for &swlimit_window::Request { quota, cost, partial, strict } in requests {
+        let (resolution, window) = (quota.geometry.resolution(), quota.geometry.window());
+        if window / resolution > MAX_SUBINTERVALS {
+            return None;
+        }
+        packed[0] |= if partial { PARTIAL } else { 0 } | if strict { STRICT } else { 0 };
+        packed.extend([quota.limit, resolution, window / resolution, cost].into_iter().flat_map(u64::to_le_bytes));
+    }
+    Some(packed)
 }
 
 /// Integers below 2^53 that are little-endian doubles.

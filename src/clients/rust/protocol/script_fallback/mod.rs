@@ -11,24 +11,25 @@ mod call;
 mod take_over;
 #[cfg(test)]
 mod tests;
+mod texts;
 
+use std::collections::HashMap;
 use std::sync::atomic::{AtomicU8, Ordering};
 use std::sync::Arc;
 use std::time::Duration;
 
+use parking_lot::Mutex;
+
 use self::call::InDialect;
-pub(crate) use self::take_over::NOT_EXECUTED;
+use self::texts::Texts;
 use super::command::{Command, PREFIX};
 use crate::mode::Module;
-use crate::servers::Backend;
+use crate::servers::{Backend, Reason};
 use crate::statistics::Counters;
 use crate::transport::{Connection, Events, Failure, Pending, Purpose, Reply, Transport, Words};
 
 /// The script.
 pub(crate) const SCRIPT: &str = include_str!("../../../../server/script/swlimit.lua");
-/// Makes the script known to a server.
-const LOAD: Command = Command::server(&["SCRIPT", "LOAD", SCRIPT]);
-
 /// The script refuses windows of more subintervals, with an error that only its words have.
 pub(super) const MAX_SUBINTERVALS: u64 = 4096;
 /// How often commands are sent again: once for the script in place of the module, once for EVALSHA in place of
@@ -45,6 +46,8 @@ pub(crate) struct Encoding {
     module: Module,
     timeout: Duration,
     counters: Arc<Counters>,
+    /// By the address of each server.
+    texts: Mutex<HashMap<Option<Box<str>>, Arc<Texts>>>,
 }
 
 /// A connection that writes commands as its server knows them. Cheap to clone.
@@ -57,6 +60,7 @@ struct Inner {
     /// A trip takes no longer.
     timeout: Duration,
     counters: Arc<Counters>,
+    texts: Arc<Texts>,
     /// A [`Dialect`]. What a server lacks is only learned from what it refuses.
     dialect: AtomicU8,
     /// Which commands with ids the server has, and which it lacks: a bit for each.
@@ -79,6 +83,8 @@ impl Dialect {
     const OWN_CLOCK: Self = Self(8);
     /// Besides: the script has answered, and that was logged.
     const ANSWERED: Self = Self(16);
+    /// Besides: with the script's text.
+    const TEXT: Self = Self(32);
 
     fn has(self, other: Self) -> bool {
         self.0 & other.0 != 0
@@ -95,14 +101,15 @@ impl Dialect {
 
 impl Encoding {
     pub fn new(transport: Box<dyn Transport>, module: Module, timeout: Duration, counters: Arc<Counters>) -> Self {
-        Self { transport, module, timeout, counters }
+        Self { transport, module, timeout, counters, texts: Mutex::default() }
     }
 
     /// Connects, as [`Transport::connect`] says.
     pub fn connect(&self, node: Option<&str>, purpose: Purpose, events: Events) -> Pending<Encoded> {
         let connecting = self.transport.connect(node, purpose, events);
         let (module, timeout, counters) = (self.module, self.timeout, Arc::clone(&self.counters));
-        Box::pin(async move { Ok(Encoded::new(connecting.await?, module, timeout, counters)) })
+        let texts = Arc::clone(self.texts.lock().entry(node.map(Into::into)).or_default());
+        Box::pin(async move { Ok(Encoded::new(connecting.await?, module, timeout, counters, texts)) })
     }
 
     pub fn seeds(&self) -> Vec<String> {
@@ -116,43 +123,59 @@ impl Encoding {
     pub fn offers(&self, purpose: Purpose) -> bool {
         self.transport.offers(purpose)
     }
+
+    pub fn follows(&self) -> bool {
+        self.transport.follows()
+    }
 }
 
 impl Encoded {
-    fn new(connection: Box<dyn Connection>, module: Module, timeout: Duration, counters: Arc<Counters>) -> Self {
+    fn new(
+        connection: Box<dyn Connection>,
+        module: Module,
+        timeout: Duration,
+        counters: Arc<Counters>,
+        texts: Arc<Texts>,
+    ) -> Self {
         let dialect = AtomicU8::new(Dialect::of(module).0);
         let (has, lacks) = Default::default();
-        Self(Arc::new(Inner { connection, module, timeout, counters, dialect, has, lacks }))
+        Self(Arc::new(Inner { connection, module, timeout, counters, texts, dialect, has, lacks }))
     }
 
     /// Sends a command, as [`Connection::send`] says.
     pub fn send(&self, command: &Command) -> Pending<Reply> {
-        let dialect = self.0.dialect();
+        let dialect = self.0.written(command);
         if self.0.must_ask_first(command) {
             let replies = self.send_all(std::slice::from_ref(command));
             return Box::pin(tokio::task::unconstrained(async move {
                 match replies.await? {
-                    Reply::Array(mut replies) => replies.pop().ok_or_else(|| Failure::Connection("no reply".into())),
+                    Reply::Array(mut replies) => {
+                        replies.pop().ok_or_else(|| Failure::Connection(Reason::BadReply.because("no reply")))
+                    }
                     reply => Ok(reply),
                 }
             }));
         }
+        let texts = self.0.texts.sent();
         let sent = self.0.connection.send(&InDialect { command, dialect });
         let (inner, command) = (Arc::clone(&self.0), command.clone());
         Box::pin(tokio::task::unconstrained(async move {
             let reply = sent.await?;
             let is_doubtful = inner.is_doubtful(&command, &reply);
             if !is_doubtful && !inner.is_refused(&command, &reply) && !inner.is_of_wrong_type(&command, &reply) {
+                if dialect.has(Dialect::SCRIPT) && !dialect.has(Dialect::TEXT) && command.is_scripted() {
+                    inner.texts.is_known();
+                }
                 return Ok(inner.understood(&command, reply));
             }
-            let mut replies = inner.send_again(&[command], vec![reply]).await?;
-            replies.pop().ok_or_else(|| Failure::Connection("no reply".into()))
+            let mut replies = inner.send_again(&[command], vec![reply], texts).await?;
+            replies.pop().ok_or_else(|| Failure::Connection(Reason::BadReply.because("no reply")))
         }))
     }
 
     /// Sends several commands in one go, as [`Connection::send_all`] says.
     pub fn send_all(&self, commands: &[Command]) -> Pending<Reply> {
-        let dialect = self.0.dialect();
+        let (dialect, texts) = (self.0.dialect(), self.0.texts.sent());
         if commands.iter().any(|command| self.0.must_ask_first(command)) {
             let (encoded, commands) = (self.clone(), commands.to_vec());
             return Box::pin(tokio::task::unconstrained(async move {
@@ -166,7 +189,7 @@ impl Encoded {
         let (inner, commands) = (Arc::clone(&self.0), commands.to_vec());
         Box::pin(tokio::task::unconstrained(async move {
             match sent.await? {
-                Reply::Array(replies) => inner.send_again(&commands, replies).await.map(Reply::Array),
+                Reply::Array(replies) => inner.send_again(&commands, replies, texts).await.map(Reply::Array),
                 reply => Ok(reply),
             }
         }))
@@ -190,6 +213,15 @@ impl Encoded {
 impl Inner {
     fn dialect(&self) -> Dialect {
         Dialect(self.dialect.load(Ordering::Relaxed))
+    }
+
+    /// How a command is written: with the script's text where the server forgets that.
+    fn written(&self, command: &Command) -> Dialect {
+        let dialect = self.dialect();
+        match dialect.has(Dialect::SCRIPT) && command.is_scripted() && self.texts.needs_text() {
+            true => Dialect(dialect.0 | Dialect::TEXT.0),
+            false => dialect,
+        }
     }
 
     fn send_in(&self, dialect: Dialect, commands: &[Command]) -> Pending<Reply> {
@@ -242,7 +274,7 @@ impl Inner {
         let names = is_untried.then_some(Command::PEEK_BY_NAME).into_iter();
         let names: Vec<_> = names.chain(asked.iter().map(|(_, name)| name.clone())).collect();
         let Reply::Array(replies) = self.send_in(Dialect::UNTRIED, &names).await? else {
-            return Err(Failure::Connection("no replies".into()));
+            return Err(Failure::Connection(Reason::BadReply.because("no replies")));
         };
         let mut replies = replies.into_iter();
         if is_untried {
@@ -288,7 +320,7 @@ impl Inner {
         if text.starts_with("NOSCRIPT") {
             return true;
         }
-        let lacks_read_only = lacks(text, "EVALSHA_RO");
+        let lacks_read_only = lacks(text, "EVALSHA_RO") || lacks(text, "EVAL_RO");
         if !lacks_read_only && lacks(text, "EVALSHA") {
             // It has neither. The next command finds out again what it has: it may be loading the module.
             self.dialect.store(Dialect::of(self.module).0, Ordering::Relaxed);
@@ -333,7 +365,12 @@ impl Inner {
     }
 
     /// The replies, once what was not executed has been sent again in its order.
-    async fn send_again(&self, commands: &[Command], mut replies: Vec<Reply>) -> Result<Vec<Reply>, Failure> {
+    async fn send_again(
+        &self,
+        commands: &[Command],
+        mut replies: Vec<Reply>,
+        texts: u64,
+    ) -> Result<Vec<Reply>, Failure> {
         if commands.iter().zip(&replies).any(|(command, reply)| self.is_doubtful(command, reply)) {
             self.tell_too_old(commands, &mut replies).await?;
         }
@@ -346,11 +383,37 @@ impl Inner {
             }
             let is_unloaded = refused.iter().any(|(place, _)| is_unloaded(&replies[*place]));
             // Boxed, because it is rare: it would enlarge every command's future.
-            let came = Box::pin(self.send_among(commands, &refused, is_unloaded.then_some(LOAD))).await?;
+            let came = match is_unloaded {
+                true => Box::pin(self.send_texts(commands, &refused, texts)).await?,
+                false => Box::pin(self.send_among(commands, &refused)).await?,
+            };
             refused.iter().zip(came).for_each(|((place, _), reply)| replies[*place] = reply);
         }
         self.take_over(commands, &mut replies).await?;
         Ok(commands.iter().zip(replies).map(|(command, reply)| self.understood(command, reply)).collect())
+    }
+
+    /// Sends commands whose script the server did not know, the text with them: EVAL. One text is under way to a server
+    /// at a time: where another one was sent meanwhile, the server may know the script by now.
+    async fn send_texts(
+        &self,
+        others: &[Command],
+        refused: &[(usize, Command)],
+        texts: u64,
+    ) -> Result<Vec<Reply>, Failure> {
+        let keys = || refused.iter().filter_map(|(_, command)| command.key());
+        keys().for_each(|key| self.texts.is_unknown(key));
+        let _sending = self.texts.sending.lock().await;
+        if self.texts.sent() != texts && !self.texts.needs_text() {
+            let came = self.send_among(others, refused).await?;
+            if !came.iter().any(is_unloaded) {
+                return Ok(came);
+            }
+        }
+        let dialect = Dialect(self.dialect().0 | Dialect::TEXT.0);
+        let came = self.send_among_in(dialect, others, refused).await?;
+        keys().for_each(|key| self.texts.was_sent(key));
+        Ok(came)
     }
 
     /// Finds out whether the module is missing or too old. Where it is too old, says so in place of the server.
@@ -364,15 +427,18 @@ impl Inner {
         Ok(())
     }
 
-    /// Sends some commands in their places among others, once a script is loaded; their replies.
-    async fn send_among(
+    /// Sends some commands in their places among others; their replies.
+    async fn send_among(&self, others: &[Command], commands: &[(usize, Command)]) -> Result<Vec<Reply>, Failure> {
+        self.send_among_in(self.dialect(), others, commands).await
+    }
+
+    async fn send_among_in(
         &self,
+        dialect: Dialect,
         others: &[Command],
         commands: &[(usize, Command)],
-        load: Option<Command>,
     ) -> Result<Vec<Reply>, Failure> {
-        let has_load = load.is_some();
-        let mut all = Vec::from_iter(load);
+        let mut all = Vec::with_capacity(commands.len());
         let mut answers = Vec::with_capacity(commands.len());
         for (place, command) in commands {
             // A node that takes over a slot needs ASKING before each command.
@@ -381,18 +447,12 @@ impl Inner {
             answers.push(all.len());
             all.push(command.clone());
         }
-        let Reply::Array(mut came) = self.send_in(self.dialect(), &all).await? else {
-            return Err(Failure::Connection("no replies".into()));
+        let Reply::Array(mut came) = self.send_in(dialect, &all).await? else {
+            return Err(Failure::Connection(Reason::BadReply.because("no replies")));
         };
         let taken =
             |answer: usize| came.get_mut(answer).map_or(Reply::Nil, |reply| std::mem::replace(reply, Reply::Nil));
-        let mut replies: Vec<_> = answers.into_iter().map(taken).collect();
-        // A user who may not load the script gets that error.
-        if let (true, Some(Reply::Error(why))) = (has_load, came.first()) {
-            let unloaded = replies.iter_mut().filter(|reply| is_unloaded(reply));
-            unloaded.for_each(|reply| *reply = Reply::Error(why.clone()));
-        }
-        Ok(replies)
+        Ok(answers.into_iter().map(taken).collect())
     }
 
     /// The reply as the module gives it. A command that the script has not is unknown where nothing else may be asked.

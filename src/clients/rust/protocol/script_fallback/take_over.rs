@@ -1,7 +1,7 @@
 //! Gives the module the keys that the script has written. To the module they are of a wrong type, as the module's are
 //! to the script.
 
-use std::sync::LazyLock;
+use std::sync::{Arc, LazyLock};
 
 use tokio::time::timeout;
 
@@ -13,13 +13,14 @@ use crate::transport::{Failure, Reply};
 
 const SCRIPT: &str = include_str!("../../../../server/script/takeover.lua");
 static DIGEST: LazyLock<redis::Script> = LazyLock::new(|| redis::Script::new(SCRIPT));
-static CALL: LazyLock<[&'static str; 4]> = LazyLock::new(|| ["EVALSHA", DIGEST.get_hash(), "1", KEY]);
+/// By its digest, and where the server does not know it by its text.
+static CALLS: LazyLock<[[&'static str; 4]; 2]> =
+    LazyLock::new(|| [["EVALSHA", DIGEST.get_hash(), "1", KEY], ["EVAL", SCRIPT, "1", KEY]]);
 /// Replies that have come wait for so many trips of others, at most: with their own, no longer than a connection may be
 /// silent.
 const TRIPS: u32 = 2;
 /// So begins the error of a command, in place of the server's, whose connection failed before its key was taken over.
-pub(crate) const NOT_EXECUTED: &str = "NOTEXECUTED";
-const LOAD: Command = Command::server(&["SCRIPT", "LOAD", SCRIPT]);
+const NOT_EXECUTED: &str = "NOTEXECUTED";
 
 impl Inner {
     /// Whether a key of this command may be the other one's.
@@ -62,22 +63,23 @@ impl Inner {
         if !self.has_module().await? {
             return Ok(());
         }
-        let calls = wrong.iter().flat_map(|(place, command)| command.keys().map(|key| (*place, call(key))));
-        let mut calls: Vec<_> = calls.collect();
-        for load in [None, Some(LOAD)] {
+        let keys = wrong.iter().flat_map(|(place, command)| command.keys().map(|key| (*place, Arc::from(key))));
+        let mut keys: Vec<(usize, Arc<[u8]>)> = keys.collect();
+        for words in CALLS.iter() {
+            let call = |(place, key): &(_, Arc<[u8]>)| (*place, Command::Server { words, key: Some(key.clone()) });
+            let calls: Vec<_> = keys.iter().map(call).collect();
             let mut unloaded = Vec::new();
-            let came = self.send_among(commands, &calls, load).await?;
-            for (call, reply) in calls.into_iter().zip(came) {
+            for ((place, key), reply) in keys.into_iter().zip(self.send_among(commands, &calls).await?) {
                 match &reply {
-                    reply if reply.integer() == Some(1) => self.took_over(&call.1),
-                    Reply::Error(_) if is_unloaded(&reply) => unloaded.push(call),
+                    reply if reply.integer() == Some(1) => self.took_over(&key),
+                    Reply::Error(_) if is_unloaded(&reply) => unloaded.push((place, key)),
                     // A server without scripts has no keys of theirs.
-                    Reply::Error(text) if !is_unknown_command(text) => replies[call.0] = reply,
+                    Reply::Error(text) if !is_unknown_command(text) => replies[place] = reply,
                     _ => {}
                 }
             }
-            calls = unloaded;
-            if calls.is_empty() {
+            keys = unloaded;
+            if keys.is_empty() {
                 break;
             }
         }
@@ -87,7 +89,7 @@ impl Inner {
         }
         // Until the replies come, nobody knows whether these are executed now.
         wrong.iter().for_each(|(place, _)| replies[*place] = Reply::Nil);
-        let came = self.send_among(commands, &wrong, None).await?;
+        let came = self.send_among(commands, &wrong).await?;
         wrong.iter().zip(came).for_each(|((place, _), reply)| replies[*place] = reply);
         Ok(())
     }
@@ -99,15 +101,11 @@ impl Inner {
         Ok(self.dialect() == Dialect::MODULE)
     }
 
-    fn took_over(&self, call: &Command) {
+    fn took_over(&self, key: &[u8]) {
         self.counters.count(Count::TakenOver, 1);
-        let key = String::from_utf8_lossy(call.key().unwrap_or_default());
+        let key = String::from_utf8_lossy(key);
         tracing::info!("the module is loaded now; took over key \"{}\", which the script wrote", key.escape_debug());
     }
-}
-
-fn call(key: &[u8]) -> Command {
-    Command::Server { words: CALL.as_slice(), key: Some(key.into()) }
 }
 
 fn is_wrong_type(reply: &Reply) -> bool {

@@ -11,6 +11,7 @@ use tokio::sync::oneshot;
 use tokio::time::{sleep, sleep_until, Instant};
 
 use super::server::Server;
+use crate::servers::Reason;
 use crate::transport::{Connection, Event, Events, Failure, Pending, Purpose, Reply, Transport, Words};
 
 /// A server behind a network. Cheap to clone.
@@ -683,7 +684,7 @@ impl Transport for Fake {
             };
             match fault {
                 Fault::None => {}
-                Fault::Down => return Err(Failure::Connection("connection refused".into())),
+                Fault::Down => return Err(Failure::Connection(Reason::Refused.because("connection refused"))),
                 Fault::BlackHole => std::future::pending().await,
             }
             pass(delay).await;
@@ -692,7 +693,7 @@ impl Transport for Fake {
             }
             let mut state = inner.state.lock();
             if state.faults[node] != Fault::None {
-                return Err(Failure::Connection("connection refused".into()));
+                return Err(Failure::Connection(Reason::Refused.because("connection refused")));
             }
             state.numbers += 1;
             let now = Instant::now();
@@ -774,7 +775,7 @@ impl Line {
         let number = {
             let mut way = self.way.lock();
             if way.is_cut {
-                return Err(Failure::Connection("broken pipe".into()));
+                return Err(Failure::Connection(Reason::Disconnected.because("broken pipe")));
             }
             way.arrival = way.arrival.max(Instant::now() + there);
             let number = self.inner.state.lock().numbers;
@@ -791,7 +792,7 @@ impl Line {
                 line.arrive(number, &commands, back);
             });
         }
-        replied.await.unwrap_or_else(|_| Err(Failure::Connection("connection reset".into())))
+        replied.await.unwrap_or_else(|_| Err(Failure::Connection(Reason::Disconnected.because("connection reset"))))
     }
 
     fn arrive(self: &Arc<Self>, number: u64, commands: &[Vec<Vec<u8>>], back: Duration) {

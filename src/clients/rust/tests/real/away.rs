@@ -20,9 +20,9 @@ const SLACK: Duration = Duration::from_secs(5);
 async fn reasons() {
     let server = Server::builder().with("requirepass", "secret").start();
     let address = server.url();
-    until_away(&Client::builder().build(&address).unwrap(), Reason::Password).await;
+    until_away(&Client::builder().build(&address).unwrap(), Reason::Auth).await;
     let wrong = Client::builder().build(&address.replace("//", "//:wrong@")).unwrap();
-    until_away(&wrong, Reason::Password).await;
+    until_away(&wrong, Reason::Auth).await;
     drop(server);
     let client = Client::builder().build(&address).unwrap();
     until_away(&client, Reason::Refused).await;

@@ -109,7 +109,7 @@ async fn what_is_lost_is_told() {
     assert_eq!(client.statistics().holds_lost, 2);
     // The failure policy is for taking.
     assert!(matches!(limiter.hold("key").await, Err(Error::Unavailable(_))));
-    let lenient = client.holds(20).ttl(TTL).build().unwrap();
+    let lenient = client.holds(20).ttl(TTL).on_failure(OnFailure::Local).build().unwrap();
     let here = (lenient.hold("key").await.unwrap(), lenient.hold("key").await.unwrap());
     assert!(here.0.granted() && here.1.is_live() && here.0.source() == Source::Failure && here.0.token().is_none());
     assert!(!lenient.hold("key").await.unwrap().granted(), "a tenth of 20");

@@ -55,10 +55,10 @@ async fn what_is_missing() {
     assert_eq!(client.top(10).await, Err(Error::NeedsModule));
     assert!(client.is_connected());
     assert_eq!(client.forbidden("probed", &[]).await.unwrap(), [""; 0]);
-    server.say::<()>("ACL SETUSER short reset on >secret ~* &* +@all -setrange -script|load -zmscore -pttl");
+    server.say::<()>("ACL SETUSER short reset on >secret ~* &* +@all -setrange -eval -zmscore -pttl");
     let short = patient().build(&server.url().replace("//", "//short:secret@")).unwrap();
-    assert_eq!(short.forbidden("probed", &["swlimit.allow"]).await.unwrap(), ["script|load", "setrange"]);
-    let held = ["script|load", "setrange", "zmscore", "pttl"];
+    assert_eq!(short.forbidden("probed", &["swlimit.allow"]).await.unwrap(), ["eval", "setrange"]);
+    let held = ["eval", "setrange", "zmscore", "pttl"];
     assert_eq!(short.forbidden("probed", &["swlimit.hold"]).await.unwrap(), held);
     server.say::<()>("ACL SETUSER short resetkeys ~other");
     assert_eq!(short.forbidden("probed", &[]).await.unwrap(), ["~probed"]);

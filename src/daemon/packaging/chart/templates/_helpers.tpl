@@ -24,10 +24,21 @@ helm.sh/chart: {{ printf "%s-%s" .Chart.Name .Chart.Version | replace "+" "_" }}
   "limits" (keys .Values.limits | sortAlpha)
   "grpc" (dict "address" "0.0.0.0:8081")
   "http" (dict "address" "0.0.0.0:8080") -}}
+{{- with .Values.monitoringPort -}}
+{{- $_ := set $fixed.http "monitoring_address" (printf "0.0.0.0:%v" .) -}}
+{{- end -}}
+{{- if .Values.waitForServer -}}
+{{- $_ := set $fixed "wait_for_server" true -}}
+{{- end -}}
 {{- if not .Values.server.existingSecret -}}
 {{- $_ := set $fixed "server" .Values.server.url -}}
 {{- end -}}
 {{- mergeOverwrite (deepCopy .Values.config) $fixed | toYaml -}}
+{{- end -}}
+
+{{- /* The name of the port that has metrics. */ -}}
+{{- define "swlimitd.monitoring" -}}
+{{- if .Values.monitoringPort }}monitoring{{ else }}http{{ end -}}
 {{- end -}}
 
 {{- define "swlimitd.scheme" -}}

@@ -3,10 +3,10 @@
 use std::ffi::{c_int, CStr};
 
 use swlimit_budget::{decode, encode, Budget, VERSION};
+use swlimit_effect::Effect;
 use swlimit_window::Invalid;
 
 use super::{Defragmentation, Value, ValueType};
-use crate::server::effect::{Effect, NEVER};
 use crate::statistics::{Statistic, BUDGET_KEYS};
 
 static TYPE: ValueType = ValueType::new();
@@ -45,7 +45,7 @@ impl Value for Budget {
     }
 
     fn rewrite(&self, mut write: impl FnMut(Effect)) {
-        write(Effect::Budget { end: self.until(), units: self.used(), instant: self.since(), until: NEVER });
+        write(Effect::Period { until: self.until(), units: self.used(), instant: self.since() });
     }
 
     fn relocate(&mut self, _from: usize, _defragmentation: &mut Defragmentation) -> Option<usize> {

@@ -1,13 +1,13 @@
 //! `sw-holder`: holds, by id.
 
+use std::borrow::Cow;
 use std::ffi::{c_int, CStr};
 
-use swlimit_hold::{decode, encode, encode_reservation, Holds, VERSION};
+use swlimit_effect::Effect;
+use swlimit_hold::{decode, encode, Holds, VERSION};
 use swlimit_window::Invalid;
 
 use super::{Defragmentation, Value, ValueType};
-use crate::server::effect::{Effect, HoldEffect, NEVER};
-use crate::server::text::OwnText;
 use crate::statistics::{Statistic, HOLD_KEYS};
 
 static TYPE: ValueType = ValueType::new();
@@ -49,19 +49,20 @@ impl Value for Holds {
     fn rewrite(&self, mut write: impl FnMut(Effect)) {
         const EPOCH: u64 = 0;
         if self.iter().all(|hold| hold.token() < self.last_token()) {
-            let id = OwnText::new(b"last");
-            let (token, end) = (self.last_token(), EPOCH + 1);
-            let put = HoldEffect::Put { id: &id, units: 1, end, token, reserved: &[] };
-            write(Effect::Holds { effect: put, instant: EPOCH, until: NEVER });
-            write(Effect::Holds { effect: HoldEffect::Release { ids: &[&id] }, instant: EPOCH, until: NEVER });
+            let id = Cow::Borrowed(&b"last"[..]);
+            let (token, end, reserved) = (self.last_token(), EPOCH + 1, Cow::default());
+            write(Effect::Hold { id: id.clone(), end, token, units: 1, reserved, instant: EPOCH });
+            write(Effect::Release { ids: vec![id], instant: EPOCH });
         }
         for hold in self.iter() {
-            let id = OwnText::new(hold.id());
-            let reserved: Vec<OwnText> =
-                hold.reserved().iter().map(|reservation| OwnText::new(&encode_reservation(reservation))).collect();
-            let (units, end, token) = (hold.units(), hold.end(), hold.token());
-            let effect = HoldEffect::Put { id: &id, units, end, token, reserved: &reserved };
-            write(Effect::Holds { effect, instant: EPOCH, until: NEVER });
+            write(Effect::Hold {
+                id: hold.id().into(),
+                end: hold.end(),
+                token: hold.token(),
+                units: hold.units(),
+                reserved: hold.reserved().into(),
+                instant: EPOCH,
+            });
         }
     }
 

@@ -11,11 +11,12 @@ use std::slice;
 use std::sync::atomic::{AtomicPtr, Ordering};
 
 use redis_module::raw;
+use swlimit_effect::Effect;
 use swlimit_hold::Relocate;
 use swlimit_window::Invalid;
 
 use super::changes;
-use super::effect::Effect;
+use super::effect;
 use super::reply::c_string;
 use super::text::Text;
 use crate::statistics::{self, Statistic};
@@ -41,7 +42,7 @@ pub trait Value: Clone + Default + 'static {
     fn encode(&self) -> Vec<u8>;
     /// The value of these bytes, which are not trusted.
     fn decode(version: c_int, bytes: &[u8]) -> Result<Self, Invalid>;
-    /// The effects that make it where there is none, none of which lets the key expire: the server adds its expiry.
+    /// The effects that make it where there is none.
     fn rewrite(&self, write: impl FnMut(Effect));
     /// Let the server move its allocations, from this position on, until it is time to stop; where to go on.
     fn relocate(&mut self, from: usize, defragmentation: &mut Defragmentation) -> Option<usize>;
@@ -147,7 +148,7 @@ unsafe extern "C" fn aof_rewrite<V: Value>(
     // SAFETY: a value of this type, and its key's name; `io` is what the server writes to.
     unsafe {
         let (value, key) = (as_value::<V>(value), Text::borrow(&key));
-        value.rewrite(|effect| effect.write(io, key));
+        value.rewrite(|effect| effect::write(io, key, effect));
     }
 }
 

@@ -2,12 +2,11 @@
 
 use std::ffi::{c_int, CStr};
 
+use swlimit_effect::Effect;
 use swlimit_hold::Relocate;
-use swlimit_window::{decode, encode, Count, Entry, Invalid, MAX_EXACT, VERSION};
+use swlimit_window::{decode, encode, Count, Entry, Invalid, VERSION};
 
 use super::{Defragmentation, Value, ValueType};
-use crate::server::effect::{milliseconds, Effect, NEVER};
-use crate::server::text::OwnText;
 use crate::statistics::{Statistic, KEYS};
 
 static TYPE: ValueType = ValueType::new();
@@ -47,21 +46,16 @@ impl Value for Entry {
         decode(version, bytes)
     }
 
-    /// One effect a count, oldest first, and one for the block. The limit plays no part in recording.
+    /// One effect a count, oldest first, and one for the block.
     fn rewrite(&self, mut write: impl FnMut(Effect)) {
         if let Some(window) = self.window() {
             let geometry = window.geometry();
-            let quota = [OwnText::new(b"0"), milliseconds(geometry.window()), milliseconds(geometry.resolution())];
             for Count { subinterval, units } in window.counts() {
-                let instant = geometry.start_of(subinterval);
-                let quota = OwnText::borrow_all(&quota);
-                write(Effect::Record { quota, units, age: None, instant, until: NEVER });
+                write(Effect::Count { geometry, units, instant: geometry.start_of(subinterval), dated: None });
             }
         }
         if let until @ 1.. = self.blocked_until() {
-            // The shortest block that ends then, begun at an instant that commands take.
-            let instant = (until - 1).min(MAX_EXACT);
-            write(Effect::Block { duration: until - instant, instant, until: NEVER });
+            write(Effect::Block { until });
         }
     }
 

@@ -1,0 +1,71 @@
+package swlimit
+
+import "sync/atomic"
+
+// A Count is how many decisions one source made.
+type Count struct{ Granted, Denied int64 }
+
+// Statistics says how many decisions were made by whom.
+type Statistics struct {
+	// Server, Cache, Failure and Local are the decisions of each [Source].
+	Server, Cache, Failure, Local Count
+	// TakenOver is how many keys the Client has handed from the script to the module, for all its limiters.
+	TakenOver int64
+	// Lost is how many units stay counted that were granted to nobody, because giving them back failed, for all its
+	// limiters.
+	Lost int64
+	// Evicted is how many keys this process forgot that were still of use, because there were more than MaxKeys.
+	Evicted int64
+}
+
+// By is what each source decided.
+func (s Statistics) By() map[Source]Count {
+	return map[Source]Count{FromServer: s.Server, FromCache: s.Cache, FromFailure: s.Failure,
+		FromLocal: s.Local}
+}
+
+// counters count decisions by source, and by whether they granted.
+type counters struct {
+	server, cache, failure, local counter
+	evicted                       atomic.Int64
+}
+
+type counter struct{ granted, denied atomic.Int64 }
+
+func (c *counter) read() Count { return Count{c.granted.Load(), c.denied.Load()} }
+
+func (c *counters) of(source Source) *counter {
+	switch source {
+	case FromServer:
+		return &c.server
+	case FromCache:
+		return &c.cache
+	case FromFailure:
+		return &c.failure
+	}
+	return &c.local
+}
+
+// Statistics says how many decisions were made by whom, since the limiter was made.
+func (a asker) Statistics() Statistics {
+	if a.counts == nil {
+		return Statistics{}
+	}
+	c := a.counts
+	s := Statistics{Server: c.server.read(), Cache: c.cache.read(), Failure: c.failure.read(),
+		Local: c.local.read(), Evicted: c.evicted.Load()}
+	if a.client != nil {
+		s.TakenOver, s.Lost = a.client.takenOver.Load(), a.client.lostUnits.Load()
+	}
+	return s
+}
+
+func (a asker) decided(r reply, source Source) Decision {
+	of := a.counts.of(source)
+	if r.granted > 0 {
+		of.granted.Add(1)
+	} else {
+		of.denied.Add(1)
+	}
+	return r.decision(source)
+}

@@ -1,0 +1,35 @@
+//! What the caller of an exchange got before the reply came. A late reply is made equal to it.
+
+use parking_lot::Mutex;
+use tokio::sync::oneshot;
+
+use super::exchange::Owner;
+
+/// The caller's side. Dropped without a decision, the caller has gone away.
+#[derive(Default)]
+pub(crate) struct Outcome(Mutex<Option<oneshot::Sender<u64>>>);
+
+impl Outcome {
+    /// The owner of the exchange that begins now. One before it has been answered.
+    pub fn owner(&self) -> Owner {
+        let (decided, told) = oneshot::channel();
+        *self.0.lock() = Some(decided);
+        Owner::Caller(told)
+    }
+
+    /// The caller got so many units: what a late reply grants beyond them goes back.
+    pub fn decided(&self, granted: u64) {
+        if let Some(decided) = self.0.lock().take() {
+            let _ = decided.send(granted);
+        }
+    }
+}
+
+/// What callers of several limits got: all that they asked for, or nothing.
+pub(crate) fn told_of_all(is_granted: bool) -> u64 {
+    if is_granted {
+        u64::MAX
+    } else {
+        0
+    }
+}
