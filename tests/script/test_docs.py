@@ -7,7 +7,7 @@ import sys
 
 from docs.pages import blocks, page_named
 from support.resp import Connection, Failed
-from support.script import load, sha
+from support.script import SCRIPT, load, sha
 from support.server import ROOT
 
 PAGE = page_named("managed-servers.md")
@@ -35,7 +35,7 @@ def test_rights(plain_server, plain):
     assert plain.call("ACL", "SETUSER", "u", "reset", "on", "nopass", *rules) == b"OK"
     with Connection(plain_server.port) as user:
         user.call("AUTH", "u", "x")
-        load(user)
+        assert not isinstance(user.call("EVAL", SCRIPT.read_bytes(), 1, "limit:h", "HOLD", 5, 60, "first"), Failed)
         for words in [("HOLD", 5, 60, "id"), ("HOLD", 5, 60, "other", "COST", 2), ("RENEW", 60, "id"), ("HOLDERS",),
                       ("INFO",), ("RELEASE", "id"), ("RELEASE", "other"), ("HOLD", 0, 60, "id")]:
             assert not isinstance(user.call("EVALSHA", sha(), 1, "limit:h", *words), Failed), words

@@ -1,6 +1,7 @@
 """What replicas, the append-only file, statistics and subscribers see of grants that come after waiting."""
 
 import random
+import re
 
 import pytest
 
@@ -19,12 +20,10 @@ DAY = ("1d", "1h")
 
 def recorded(server):
     """The instants, costs and keys of the units in the append-only file."""
-    found = []
-    for words in aof.commands(server):
-        if words[0] == "SWLIMIT.RECORD":
-            options = dict(zip(words[5::2], words[6::2]))
-            found.append((int(options["AT"]), int(options.get("COST", 1)), words[1]))
-    return found
+    effects = [effect for words in aof.commands(server) if words[0] == "SWLIMIT.APPLY"
+               for effect in zip(words[1::2], words[2::2])]
+    counts = [(key, re.fullmatch(r"c\d+\*\d+@(\d+)(?:\+(\d+))?[!~\d]*", word)) for key, word in effects if word[0] == "c"]
+    return [(int(count[1]), int(count[2] or 1), key) for key, count in counts]
 
 
 def test_replicas_and_files_hold_exactly_what_was_granted(start):
