@@ -141,17 +141,21 @@ def test_what_needs_a_restart_is_named(daemon):
     settings = daemon.folder / "swlimitd.yaml"
     before = settings.read_text()
 
+    def write(text):
+        (daemon.folder / "next").write_text(text)
+        (daemon.folder / "next").rename(settings)  # at once: half of it has other settings
+
     def waiting():
         return {key for key, in daemon.metrics("swlimitd_restart_needed")}
 
     assert waiting() == set()
     changed = json.loads(before) | {"max_keys": 7}
     for change, keys in [({}, {"max_keys"}), ({"log": {"level": "warn"}}, {"max_keys", "log"})]:
-        settings.write_text(json.dumps(changed | change))
+        write(json.dumps(changed | change))
         eventually(waiting, keys)
     named = re.findall(r"take effect after a restart only.* keys=\"(.*)\"", daemon.log)
     assert [set(names.split(", ")) for names in named] == [{"max_keys"}, {"max_keys", "log"}]
-    settings.write_text(before)
+    write(before)
     eventually(waiting, set())
     assert daemon.log.count("take effect after a restart only") == 2  # and no word of what is as it was
 

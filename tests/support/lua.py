@@ -5,7 +5,9 @@ Replies are those of Dragonfly and Garnet: a number that Lua holds as a double l
 
 import hashlib
 import importlib
+import os
 import socket
+import sys
 import threading
 
 from .resp import INCOMPLETE, Connection, Failed, parser
@@ -15,12 +17,22 @@ setmetatable(_G, {__index = function(_, name) error("nonexistent global variable
 """
 
 
+def interpreter(version):
+    """The package's module. It prefers its own symbols: fakeredis makes those of another version global."""
+    flags = sys.getdlopenflags()
+    sys.setdlopenflags(flags | os.RTLD_DEEPBIND)
+    try:
+        return importlib.import_module(f"lupa.{version}")
+    finally:
+        sys.setdlopenflags(flags)
+
+
 class Interpreter:
     """One interpreter, `lua51` to `lua54` of the package lupa, before a server. Use as a context manager."""
 
     def __init__(self, server, version):
         self.server = server
-        self._lupa = importlib.import_module(f"lupa.{version}")
+        self._lupa = interpreter(version)
         self._lua = self._lupa.LuaRuntime(encoding=None, unpack_returned_tuples=False)
         self._load = self._lua.eval(b"loadstring or load")
         self._lock, self._scripts = threading.Lock(), {}
