@@ -43,7 +43,7 @@ SENTENCES_PENDING = {(sentence, language) for sentence in SENTENCES for language
 # How often src/ has words that HOUSE's readers stumble over: the number only falls.
 PLAIN = re.compile(r"\b(nobody|asked|goes\s+on|so\s+many|so\s+long|"
                    r"who\s+(?:waits?|asks?|is|was|has|had|comes?|gets|may))\b", re.IGNORECASE)
-MOST = 1_900
+MOST = 1_450
 
 
 @cache
@@ -99,7 +99,7 @@ def test_an_event_has_the_same_sentence(report):
 
 def test_sentences_have_subjects(report):
     count = sum(len(PLAIN.findall(path.read_text(errors="ignore"))) for path in (ROOT / "src").rglob("*")
-                if path.suffix in (".rs", ".py", ".ts", ".go", ".lua") and "node_modules" not in path.parts)
+                if path.suffix in (".rs", ".py", ".ts", ".go", ".lua") and not {"node_modules", "dist"} & {*path.parts})
     report(f"{count} of at most {MOST}")
     assert count <= MOST
 
