@@ -168,7 +168,8 @@ async fn check_server(Configuration { settings, limits, .. }: &Configuration) ->
     }
     let (fastest, timeout) = (core::fastest_trip(&checker).await, Duration::from(settings.timeout));
     if let Some(fastest) = fastest.filter(|fastest| *fastest > timeout) {
-        return Err(format!("{server} is slow: it answers after {fastest:?}, and timeout is {timeout:?}").into());
+        let (fastest, timeout) = (fastest.as_millis(), timeout.as_millis());
+        return Err(format!("{server} is slow: it answers after {fastest} ms, and timeout is {timeout} ms").into());
     }
     let how = if checked.by_script { ", by the script: it has not loaded the module" } else { "" };
     println!("{server} can decide{how}");

@@ -52,7 +52,7 @@ def files(crate):
         if path.name == "mod.rs":
             continue
         code = re.sub(r"//.*", "", TESTS.sub("", path.read_text()))
-        paths = [leaf for tree in re.findall(r"\buse ([^;]+);", code) for leaf in leaves(tree)]
+        paths = [leaf for tree in re.findall(r"(?m)^\s*(?:pub(?:\([^)]*\))? )?use ([^;]+);", code) for leaf in leaves(tree)]
         below[module] = set()
         for words in (one.split("::") for one in paths + re.findall(r"\b(?:crate|super)(?:::\w+)+", code)):
             ups = words.count("super")

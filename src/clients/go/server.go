@@ -241,8 +241,9 @@ func (p *server) unavailable(key string, how asking) error {
 	}
 	if p.slowSaid == 0 || now()-p.slowSaid >= time.Minute {
 		p.slowSaid = now()
-		p.client.log().Warn("server "+p.at.Addr+" is slow; on_failure decides", "event", "slow",
-			"server", p.at.Addr, "round_trip", p.roundTrip, "timeout", how.timeout)
+		text := fmt.Sprintf("server %s is slow: the round trip is %d ms, and the timeout %d ms; on_failure decides", p.at.Addr,
+			p.roundTrip.Milliseconds(), how.timeout.Milliseconds())
+		p.client.log().Warn(text, "event", "slow", "server", p.at.Addr, "round_trip", p.roundTrip, "timeout", how.timeout)
 	}
 	return &unavailable{text: fmt.Sprintf("the round trip of %v is above the timeout of %v", p.roundTrip, how.timeout),
 		reason: reasonSlow}

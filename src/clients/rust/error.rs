@@ -6,8 +6,7 @@ use std::fmt;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::Arc;
 
-use crate::servers::Reason;
-use crate::transport::Reply;
+use crate::reason::Reason;
 
 /// Why there is no decision.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -113,7 +112,7 @@ impl Cause {
     }
 
     /// A reply that is not one to the command, which is quoted.
-    pub(crate) fn unclear(reply: &Reply) -> Self {
+    pub(crate) fn unclear(reply: &impl fmt::Display) -> Self {
         static IS_LOGGED: AtomicBool = AtomicBool::new(false);
         let mut quoted = reply.to_string();
         if quoted.len() > QUOTED {

@@ -16,8 +16,8 @@ use crate::error::Error;
 use crate::keyed::FairQueue;
 use crate::mode::OnRefused;
 use crate::protocol::{unix, Command, Counted};
+use crate::reason::Reason;
 use crate::request::Request;
-use crate::servers::Reason;
 use crate::statistics::Counters;
 #[cfg(feature = "metrics")]
 use crate::statistics::Statistics;

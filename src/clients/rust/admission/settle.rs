@@ -19,8 +19,8 @@ use crate::error::Error;
 use crate::hold::{Hold, Taken};
 use crate::limiter::Policy;
 use crate::protocol::{Command, Counted};
+use crate::reason::Reason;
 use crate::request::Request;
-use crate::servers::Reason;
 use crate::upstream::{HoldName, HoldRenewer, Link, Settlement};
 
 /// What was taken of a limit.

@@ -11,7 +11,7 @@ use crate::clock::{ms, ms_up};
 use crate::decision::{Decision, Source};
 use crate::error::Error;
 use crate::protocol::{Command, HoldClause, HoldReply};
-use crate::servers::Reason;
+use crate::reason::Reason;
 use crate::upstream::{HoldName, HoldRenewer, Moment};
 
 pub(super) const MAX_ID: usize = 128;

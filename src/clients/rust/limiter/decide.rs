@@ -12,8 +12,8 @@ use crate::decision::{Decision, Source};
 use crate::demand::Demand;
 use crate::error::Error;
 use crate::protocol::Command;
+use crate::reason::Reason;
 use crate::request::Request;
-use crate::servers::Reason;
 use crate::transport::Reply;
 use crate::upstream::{Link, Outcome};
 

@@ -13,7 +13,7 @@ pub(crate) use key_info::{held_of, unix, wrong_type, NO_SUCH_KEY};
 pub use key_info::{DeniedKey, KeyInfo};
 pub(crate) use permissions::{Trial, BOTH, HELD, MODULE, SCRIPTED};
 pub(crate) use reply::HoldReply;
-pub(crate) use script_fallback::{is_unknown_command, Encoded, Encoding, TOO_OLD};
+pub(crate) use script_fallback::{Encoded, Encoding, TOO_OLD};
 
 /// Numbers of `tests/conformance/vectors/defaults.json`.
 #[cfg(test)]

@@ -3,7 +3,7 @@
 use swlimit_window::Decision;
 
 use crate::error::{Cause, Error};
-use crate::servers::Reason;
+use crate::reason::Reason;
 use crate::transport::Reply;
 
 /// The server's decision about a hold, durations in ms.

@@ -6,7 +6,7 @@ use redis::aio::ConnectionLike;
 
 use super::redis::{send, send_all};
 use super::{Connection, Events, Failure, Pending, Purpose, Reply, Transport, Words};
-use crate::servers::Reason;
+use crate::reason::Reason;
 
 /// A transport over an asynchronous connection of the crate `redis`: multiplexed, managed, or to a cluster.
 ///

@@ -18,7 +18,7 @@ use super::url::{at, Target};
 use super::{Connection, ConnectionOptions, Event, Events, Failure, Pending, Purpose, Reply, Transport, Words};
 use crate::error::Cause;
 use crate::mode::Cluster;
-use crate::servers::Reason;
+use crate::reason::Reason;
 
 /// Commands that a connection queues, at least as many as may be unanswered: a command that was polled once is queued.
 const QUEUE: usize = 4096;

@@ -4,7 +4,7 @@ use redis::{ConnectionAddr, ConnectionInfo, IntoConnectionInfo};
 
 use super::sentinel::{with_host, Sentinels};
 use super::Failure;
-use crate::servers::Reason;
+use crate::reason::Reason;
 
 /// Options of connections that a URL has no room for. Server names are always checked against their certificates.
 #[derive(Clone, Default)]

@@ -8,7 +8,8 @@ use parking_lot::Mutex;
 use tokio::time::{Duration, Instant};
 
 use crate::error::Cause;
-use crate::servers::{Reason, ServerState, State};
+use crate::reason::Reason;
+use crate::servers::{ServerState, State};
 
 /// So many failures in a row open it.
 pub(super) const FAILURES: u32 = 3;

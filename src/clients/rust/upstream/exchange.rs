@@ -18,7 +18,7 @@ use super::line::Line;
 use super::node_health::NodeHealth;
 use super::reaper::Reaper;
 use crate::protocol::Command;
-use crate::servers::Reason;
+use crate::reason::Reason;
 use crate::transport::{Failure, Pending, Reply};
 
 /// An exchange without a reply is given up after so long, at the latest, and its connection with it.

@@ -1,8 +1,8 @@
 //! What a reply says about the server's health.
 
 use crate::error::Cause;
-use crate::protocol::{is_unknown_command, TOO_OLD};
-use crate::servers::Reason;
+use crate::protocol::TOO_OLD;
+use crate::reason::{is_unknown_command, Reason};
 use crate::transport::{Failure, Reply};
 
 /// What a cluster's node says of a key that it cannot serve: nothing was executed.

@@ -16,8 +16,8 @@ use super::tracking::Tracking;
 use super::waiting::Waiting;
 use crate::demand::Demand;
 use crate::error::{Cause, Error};
-use crate::protocol::{is_unknown_command, Command};
-use crate::servers::Reason;
+use crate::protocol::Command;
+use crate::reason::{is_unknown_command, Reason};
 use crate::statistics::Count;
 use crate::transport::{Pending, Purpose, Reply};
 

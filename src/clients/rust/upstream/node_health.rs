@@ -14,7 +14,8 @@ use super::line::Line;
 use super::trips::Trips;
 use crate::error::Cause;
 use crate::protocol::Command;
-use crate::servers::{Backend, Eviction, Reason, ServerState};
+use crate::reason::Reason;
+use crate::servers::{Backend, Eviction, ServerState};
 use crate::statistics::Count;
 use crate::transport::{Failure, Reply};
 
@@ -210,7 +211,11 @@ impl NodeHealth {
         if logged.is_none_or(|logged| now.saturating_duration_since(logged) >= SLOW_LOGGED) {
             *logged = Some(now);
             let address = self.connector.name();
-            tracing::warn!("server {address} is slow: a reply took {round_trip:?}, and the timeout is {timeout:?}");
+            let (round_trip, timeout) = (round_trip.as_millis(), timeout.as_millis());
+            tracing::warn!(
+                "server {address} is slow: the round trip is {round_trip} ms, and the timeout {timeout} ms; on_failure \
+                 decides"
+            );
         }
     }
 

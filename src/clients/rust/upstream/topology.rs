@@ -16,7 +16,8 @@ use super::node::Node;
 use super::rights::Right;
 use crate::error::{Cause, Error};
 use crate::protocol::Command;
-use crate::servers::{Reason, ServerState};
+use crate::reason::Reason;
+use crate::servers::ServerState;
 use crate::statistics::Count;
 use crate::transport::{Failure, Purpose, Reply};
 

@@ -11,7 +11,7 @@ use super::health::is_failure;
 use super::line::Line;
 use super::rights::Right;
 use crate::protocol::Command;
-use crate::servers::Reason;
+use crate::reason::Reason;
 use crate::transport::{Event, Failure, Purpose, Reply};
 
 /// A tracking connection that was silent for so long gets a PING.

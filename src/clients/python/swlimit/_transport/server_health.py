@@ -159,7 +159,7 @@ class ServerHealth:
         self._slow = self.smoothed, timeout
         if now - self._slow_logged >= SLOW_LOGGED:
             self._slow_logged = now
-            log.warning("server %s is slow: its round trip is %.0f ms, above a timeout of %.0f ms; on_failure decides",
+            log.warning("server %s is slow: the round trip is %.0f ms, and the timeout %.0f ms; on_failure decides",
                         self.endpoint.name, self.smoothed * 1000, timeout * 1000, extra={"event": "slow"})
         return True
 

@@ -36,7 +36,7 @@ use crate::error::{Cause, Error};
 use crate::keyed::{Bounded, Keep};
 use crate::protocol::Command;
 use crate::quota::Quota;
-use crate::servers::Reason;
+use crate::reason::Reason;
 use crate::statistics::Count;
 use crate::transport::Reply;
 use crate::upstream::{is_failure, Batch, Link, Owner, Settled};

@@ -11,7 +11,7 @@ use crate::decision::{Decision, Decisions};
 use crate::demand::Demand;
 use crate::error::Error;
 use crate::protocol::Command;
-use crate::servers::Reason;
+use crate::reason::Reason;
 use crate::transport::Reply;
 use crate::upstream::Settled;
 

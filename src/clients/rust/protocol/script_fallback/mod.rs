@@ -24,7 +24,8 @@ use self::call::InDialect;
 use self::texts::Texts;
 use super::command::{Command, PREFIX};
 use crate::mode::Module;
-use crate::servers::{Backend, Reason};
+use crate::reason::{is_unknown_command, Reason};
+use crate::servers::Backend;
 use crate::statistics::Counters;
 use crate::transport::{Connection, Events, Failure, Pending, Purpose, Reply, Transport, Words};
 
@@ -472,12 +473,6 @@ fn is_known(reply: &Reply) -> bool {
 
 fn is_unloaded(reply: &Reply) -> bool {
     matches!(reply, Reply::Error(text) if text.starts_with("NOSCRIPT"))
-}
-
-/// Whether an error says that the server, or the service before it, has no such command.
-pub(crate) fn is_unknown_command(error: &str) -> bool {
-    let is = |start: &str| error.get(..start.len()).is_some_and(|begin| begin.eq_ignore_ascii_case(start));
-    is("ERR unknown command") || is("ERR command is not available") || is("ERR unsupported command")
 }
 
 /// Whether an error says that there is no command of a name that begins so. After the name, it may quote the words.

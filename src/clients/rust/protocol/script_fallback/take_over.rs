@@ -5,9 +5,10 @@ use std::sync::{Arc, LazyLock};
 
 use tokio::time::timeout;
 
-use super::{is_unknown_command, is_unloaded, Dialect, Inner};
+use super::{is_unloaded, Dialect, Inner};
 use crate::mode::Module;
 use crate::protocol::command::{Command, KEY};
+use crate::reason::is_unknown_command;
 use crate::statistics::Count;
 use crate::transport::{Failure, Reply};
 

@@ -11,7 +11,7 @@ use tokio::sync::oneshot;
 use tokio::time::{sleep, sleep_until, Instant};
 
 use super::server::Server;
-use crate::servers::Reason;
+use crate::reason::Reason;
 use crate::transport::{Connection, Event, Events, Failure, Pending, Purpose, Reply, Transport, Words};
 
 /// A server behind a network. Cheap to clone.

@@ -20,7 +20,7 @@ use tokio::time::{sleep, timeout};
 
 use self::belief::{elected, is_news, Primary, Vote};
 use super::Failure;
-use crate::servers::Reason;
+use crate::reason::Reason;
 
 /// How often a sentinel is asked; and how long one may take to answer.
 pub(super) const INTERVAL: Duration = Duration::from_secs(1);
