@@ -373,7 +373,7 @@ func TestWhatIsRefusedStays(t *testing.T) {
 	must(l.AllowN(background, k, 3))
 	before := ask(t, module, "DUMP", k)
 	user := key()
-	ask(t, module, "ACL", "SETUSER", user, "on", ">secret", "~*", "+@all", "-swlimit.record")
+	ask(t, module, "ACL", "SETUSER", user, "on", ">secret", "~*", "+@all", "-swlimit.apply")
 	defer ask(t, module, "ACL", "DELUSER", user)
 	unable := main
 	unable.Username, unable.Password = user, "secret"

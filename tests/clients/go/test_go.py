@@ -19,7 +19,8 @@ def passes(folder, only=None, env=None, **ports):
     """The tests of a folder, of which at least one is run, none is skipped, and all pass. They are vetted below."""
     done = golang.run("test", "-vet=off", "-count=1", "-v", *(["-run", only] if only else []), ".",
                       cwd=golang.MODULES / folder, env={"SWLIMIT_PORTS": json.dumps(ports)} | (env or {}))
-    assert done.returncode == 0, done.stdout[-20_000:] + done.stderr
+    failed = [text for text in done.stdout.split("=== RUN") if "--- FAIL" in text]
+    assert done.returncode == 0, "".join(failed)[-20_000:] or done.stdout[-20_000:] + done.stderr
     assert "--- PASS" in done.stdout and "--- SKIP" not in done.stdout, done.stdout
 
 
