@@ -168,7 +168,7 @@ impl BudgetLimiter {
 
     async fn decided(&self, request: Request<'_>, way: Way) -> Result<Decision, Error> {
         let request = self.checked(request)?;
-        let (key, outcome) = (self.key(request.key), Outcome::default());
+        let (key, outcome) = (self.key(request.key), Outcome::keeping(request.keeps_late_grant));
         let decided = match &self.0.client.link {
             None => return self.locally(&key, &request, self.0.limit, Source::Local, way),
             Some(link) if way == Way::Peek => self.look(link, &key, &request).await,
@@ -177,8 +177,10 @@ impl BudgetLimiter {
         match decided.map_err(|error| self.0.client.failure(error)) {
             Err(Error::Unavailable(reason)) if way != Way::Record => {
                 let decided = self.by_policy(&key, &request, reason, way);
-                let told = decided.as_ref().map_or_else(|_| self.0.client.told_by_error(), |told| told.granted);
-                outcome.decided(told);
+                match &decided {
+                    Ok(decision) => outcome.decided(decision.granted),
+                    Err(_) => outcome.failed(),
+                }
                 decided
             }
             decided => decided,

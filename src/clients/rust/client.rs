@@ -45,7 +45,6 @@ pub struct ClientBuilder {
     on_refused: OnRefused,
     cluster: Cluster,
     pub(crate) prefix: Vec<u8>,
-    keeps_late_grants: bool,
     options: ConnectionOptions,
 }
 
@@ -60,7 +59,6 @@ impl Default for ClientBuilder {
             on_refused: OnRefused::Error,
             cluster: Cluster::Auto,
             prefix: Vec::new(),
-            keeps_late_grants: false,
             options: ConnectionOptions::new(),
         }
     }
@@ -107,12 +105,6 @@ impl ClientBuilder {
     /// Put before each key: nothing unless set.
     pub fn prefix(self, prefix: impl Into<Vec<u8>>) -> Self {
         Self { prefix: prefix.into(), ..self }
-    }
-
-    /// Whether units that the server grants after a request failed with [`Error::Unavailable`] stay counted: for a service
-    /// whose callers may let such a request pass, as proxies do. Default: they are given back.
-    pub fn keep_late_grants(self, keeps: bool) -> Self {
-        Self { keeps_late_grants: keeps, ..self }
     }
 
     /// Certificates, and what sentinels need.
@@ -197,7 +189,6 @@ impl ClientBuilder {
             on_refused: self.on_refused,
             refused: Mutex::default(),
             prefix: self.prefix,
-            keeps_late_grants: self.keeps_late_grants,
             closing: Mutex::default(),
             closed: watch::Sender::new(false),
             #[cfg(feature = "metrics")]

@@ -24,12 +24,14 @@ pub struct Request<'a> {
     pub(crate) age: Option<Duration>,
     pub(crate) since: Option<u64>,
     pub(crate) deadline: Option<Instant>,
+    pub(crate) keeps_late_grant: bool,
 }
 
 impl<'a> Request<'a> {
     /// A request of one unit.
     pub fn new<K: AsRef<[u8]> + ?Sized>(key: &'a K) -> Self {
-        Self { key: key.as_ref(), cost: 1, partial: false, age: None, since: None, deadline: None }
+        let (age, since, deadline) = (None, None, None);
+        Self { key: key.as_ref(), cost: 1, partial: false, age, since, deadline, keeps_late_grant: false }
     }
 
     /// Take so many units: 1 … 2^53 − 1.
@@ -64,6 +66,13 @@ impl<'a> Request<'a> {
     #[must_use]
     pub fn deadline(self, deadline: Instant) -> Self {
         Self { deadline: Some(deadline), ..self }
+    }
+
+    /// Units that the server grants after the request failed with [`Error::Unavailable`] stay counted: for a caller that
+    /// may let such a request pass, as proxies do. Default: they are given back.
+    #[must_use]
+    pub fn keep_late_grant(self) -> Self {
+        Self { keeps_late_grant: true, ..self }
     }
 
     /// # Errors

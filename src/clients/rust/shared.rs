@@ -21,7 +21,7 @@ use crate::request::Request;
 use crate::statistics::Counters;
 #[cfg(feature = "metrics")]
 use crate::statistics::Statistics;
-use crate::upstream::{told_of_all, HoldRenewer, Link};
+use crate::upstream::{HoldRenewer, Link};
 use crate::wait::Wait;
 
 /// How often refusals are logged that failure policies decide.
@@ -40,8 +40,6 @@ pub(crate) struct Shared {
     /// When a refusal was logged last.
     pub refused: Mutex<Option<Instant>>,
     pub prefix: Vec<u8>,
-    /// Late grants stay where the caller got an error.
-    pub keeps_late_grants: bool,
     pub closing: Mutex<Vec<Closing>>,
     /// Whether the client was closed: nobody waits any more.
     pub closed: watch::Sender<bool>,
@@ -72,11 +70,6 @@ impl Shared {
             tracing::error!(%error, "the rate limit server refuses commands; on_failure decides");
         }
         Error::Unavailable(Reason::Other.because(error.to_string()))
-    }
-
-    /// Units that an error stands for: none, unless its caller may pass all the same.
-    pub fn told_by_error(&self) -> u64 {
-        told_of_all(self.keeps_late_grants)
     }
 
     /// A wait until an instant, or the end of the client.

@@ -22,8 +22,6 @@ pub fn client(settings: &Settings) -> Result<Client, client::Error> {
         .max_waiting(settings.max_waiting)
         .module(settings.module)
         .on_refused(settings.on_refused)
-        // After an error, a proxy may let its request pass.
-        .keep_late_grants(true)
         .connection_options(connection_options(settings)?);
     match &settings.server {
         Server::None => builder.local(),

@@ -10,6 +10,9 @@ use super::question::{Operation, Question};
 use crate::config::limits::{Lifetime, Limit, Per, Periods};
 use crate::config::policy::{DecisionPolicy, Mode};
 
+/// The shortest timeout of holds that callers of the API take: a first connection takes several round trips.
+const HOLD_TIMEOUT: Duration = Duration::from_secs(1);
+
 /// Decides a limit. Cheap to clone.
 #[derive(Clone)]
 pub enum AnyLimiter {
@@ -142,7 +145,11 @@ fn budget(client: &Client, limit: &Limit, periods: &Periods) -> Result<BudgetLim
 }
 
 fn holds(client: &Client, limit: &Limit, lifetime: Lifetime) -> Result<HoldLimiter, Error> {
-    let builder = client.holds(limit.units).ttl(Duration::from_millis(lifetime.ttl));
-    // Proxies wait no longer for these than for other limits.
-    builder.timeout(client.timeout()).on_failure(limit.policy.on_failure).build()
+    let timeout = match lifetime.id {
+        // Proxies wait no longer for these than for other limits.
+        Some(_) => client.timeout(),
+        None => client.timeout().max(HOLD_TIMEOUT),
+    };
+    let builder = client.holds(limit.units).ttl(Duration::from_millis(lifetime.ttl)).timeout(timeout);
+    builder.on_failure(limit.policy.on_failure).build()
 }

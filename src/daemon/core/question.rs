@@ -27,6 +27,8 @@ pub struct Question<'a> {
     pub age: Option<Duration>,
     /// The units count since then, in Unix ms of the server's clock.
     pub since: Option<u64>,
+    /// A proxy asks, which may let the request pass after an error: units that the server grants later stay counted.
+    pub is_proxys: bool,
 }
 
 #[cfg(test)]
@@ -38,8 +40,19 @@ thread_local! {
 impl<'a> Question<'a> {
     /// Asks to count the hits, and denies the request if the limit does.
     pub fn new(limit: Cow<'a, Limit>, key: String, hits: u64) -> Self {
-        let (operation, role) = (Operation::Allow, Role::Decides);
-        Self { operation, role, limit, key, id: None, hits, partial: false, wait: None, age: None, since: None }
+        Self {
+            operation: Operation::Allow,
+            role: Role::Decides,
+            limit,
+            key,
+            id: None,
+            hits,
+            partial: false,
+            wait: None,
+            age: None,
+            since: None,
+            is_proxys: false,
+        }
     }
 
     /// The question on its own, for work that outlives the request.
@@ -52,6 +65,7 @@ impl<'a> Question<'a> {
     pub(super) fn request(&self, deadline: Option<Instant>) -> Request<'_> {
         let request = Request::new(&self.key).cost(self.hits);
         let request = if self.partial { request.partial() } else { request };
+        let request = if self.is_proxys { request.keep_late_grant() } else { request };
         let request = self.age.map_or(request, |age| request.age(age));
         let request = self.since.map_or(request, |since| request.since(since));
         deadline.map_or(request, |deadline| request.deadline(deadline))

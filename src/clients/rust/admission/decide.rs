@@ -78,7 +78,8 @@ impl Client {
 
     async fn admitted(&self, members: Vec<Member<'_>>, reserves: bool) -> Result<Admission, Error> {
         let deadline = members.iter().filter_map(Member::deadline).min();
-        let admission = self.decided(checked(&members, reserves)?, deadline).await?;
+        let outcome = Outcome::keeping(members.iter().any(Member::keeps_late_grant));
+        let admission = self.decided(checked(&members, reserves)?, deadline, &outcome).await?;
         let decisions = &admission.decisions;
         for decision in decisions.each().iter().filter(|decision| decision.granted() == decisions.granted()) {
             self.0.counters.decided(decision);
@@ -86,20 +87,19 @@ impl Client {
         Ok(admission)
     }
 
-    async fn decided(&self, asked: Asked, deadline: Option<Instant>) -> Result<Admission, Error> {
+    async fn decided(&self, asked: Asked, deadline: Option<Instant>, outcome: &Outcome) -> Result<Admission, Error> {
         let renewer = self.0.renewer.as_ref().filter(|_| !asked.members.iter().any(CheckedMember::is_local));
         let Some(renewer) = renewer else { return self.here(asked.members, None).await };
         if let Some(decisions) = self.known_denials(&asked) {
             return Ok(self.admission(decisions, Granted::default(), Moment::now(), true));
         }
-        let outcome = Outcome::default();
-        match self.there(renewer, &asked, deadline, &outcome).await.map_err(|error| self.0.failure(error)) {
+        match self.there(renewer, &asked, deadline, outcome).await.map_err(|error| self.0.failure(error)) {
             Err(Error::Unavailable(reason)) => {
                 let here = self.here(asked.members, Some(reason)).await;
-                outcome.decided(match &here {
-                    Ok(admission) => told_of_all(admission.granted()),
-                    Err(_) => self.0.told_by_error(),
-                });
+                match &here {
+                    Ok(admission) => outcome.decided(told_of_all(admission.granted())),
+                    Err(_) => outcome.failed(),
+                }
                 here
             }
             decided => decided,

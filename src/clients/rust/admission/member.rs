@@ -146,6 +146,13 @@ impl Member<'_> {
         }
     }
 
+    pub(super) fn keeps_late_grant(&self) -> bool {
+        match &self.0 {
+            Kind::Rate(_, request) | Kind::Budget(_, request) => request.keeps_late_grant,
+            Kind::Hold(..) => false,
+        }
+    }
+
     fn checked(&self) -> Result<CheckedMember, Error> {
         let whole = |request: &Request<'_>| match request.partial {
             true => Err(Error::Invalid("several limits at once grant the whole cost or nothing".into())),

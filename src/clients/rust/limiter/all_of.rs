@@ -62,15 +62,19 @@ impl<'a> AllOf<'a> {
     }
 
     /// The decision of the server, of what is known of it, or of the failure policies.
-    pub async fn decide(&self, client: &Arc<Shared>, deadline: Option<Instant>) -> Result<Decisions, Error> {
-        let outcome = Outcome::default();
-        match self.ask(client, deadline, &outcome).await.map_err(|error| client.failure(error)) {
+    pub async fn decide(
+        &self,
+        client: &Arc<Shared>,
+        deadline: Option<Instant>,
+        outcome: &Outcome,
+    ) -> Result<Decisions, Error> {
+        match self.ask(client, deadline, outcome).await.map_err(|error| client.failure(error)) {
             Err(Error::Unavailable(reason)) => {
                 let decided = self.decide_by_policy(reason);
-                outcome.decided(match &decided {
-                    Ok(decisions) => told_of_all(decisions.granted),
-                    Err(_) => client.told_by_error(),
-                });
+                match &decided {
+                    Ok(decisions) => outcome.decided(told_of_all(decisions.granted)),
+                    Err(_) => outcome.failed(),
+                }
                 decided
             }
             decided => decided,
@@ -111,9 +115,14 @@ impl<'a> AllOf<'a> {
     }
 
     /// The same of limits that rise after idleness; after a denial once more, if one turns out to be higher.
-    async fn decide_warming(&mut self, client: &Arc<Shared>, deadline: Option<Instant>) -> Result<Decisions, Error> {
+    async fn decide_warming(
+        &mut self,
+        client: &Arc<Shared>,
+        deadline: Option<Instant>,
+        outcome: &Outcome,
+    ) -> Result<Decisions, Error> {
         let deadline = self.0[0].limiter.latest(deadline);
-        let mut decided = self.decide(client, deadline).await?;
+        let mut decided = self.decide(client, deadline, outcome).await?;
         self.learn(&decided);
         if decided.granted {
             return Ok(decided);
@@ -126,8 +135,7 @@ impl<'a> AllOf<'a> {
         let has_risen = self.0.iter_mut().map(Member::rise).max() == Some(true);
         if has_risen {
             // Without a reply, the denial stands: the failure policy has no say.
-            let outcome = Outcome::default();
-            match self.ask(client, deadline, &outcome).await {
+            match self.ask(client, deadline, outcome).await {
                 Ok(again) => {
                     self.learn(&again);
                     decided = again;
@@ -283,9 +291,10 @@ impl Client {
     pub async fn allow_all(&self, requests: &[(&Limiter, Request<'_>)]) -> Result<Decisions, Error> {
         let deadline = requests.iter().filter_map(|(_, request)| request.deadline).min();
         let mut members = AllOf::checked(requests)?;
+        let outcome = Outcome::keeping(requests.iter().any(|(_, request)| request.keeps_late_grant));
         let decisions = match members.0.iter().any(|member| member.limiter.is_warming()) {
-            true => Box::pin(members.decide_warming(&self.0, deadline)).await?,
-            false => members.decide(&self.0, deadline).await?,
+            true => Box::pin(members.decide_warming(&self.0, deadline, &outcome)).await?,
+            false => members.decide(&self.0, deadline, &outcome).await?,
         };
         // A decision that was denied as a whole granted nothing.
         for decision in decisions.each().iter().filter(|decision| decision.granted() == decisions.granted()) {

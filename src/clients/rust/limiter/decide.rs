@@ -32,14 +32,14 @@ impl Limiter {
         // No future is made where nobody is waited for, and nothing is copied that was just written: the processor would
         // wait for it.
         let decision = match self.is_warming() {
-            true => Box::pin(self.allow_warming(&key, &demand, request.deadline)).await?,
+            true => Box::pin(self.allow_warming(&key, &demand, &request)).await?,
             false => match self.near(&key, &demand) {
                 Ok(Ok(decision)) => {
                     self.0.client.counters.decided(&decision);
                     return Ok(decision);
                 }
                 Ok(Err(far)) => {
-                    let outcome = Outcome::default();
+                    let outcome = Outcome::keeping(request.keeps_late_grant);
                     let decided = self.far(far, &key, &demand, request.deadline, &outcome).await;
                     self.allowed_on_failure(decided, &key, &demand, &outcome)?
                 }

@@ -37,7 +37,10 @@ impl Limiter {
             }
             Err(error) => Err(error),
         };
-        outcome.decided(decided.as_ref().map_or_else(|_| self.0.client.told_by_error(), |decision| decision.granted));
+        match &decided {
+            Ok(decision) => outcome.decided(decision.granted),
+            Err(_) => outcome.failed(),
+        }
         decided
     }
 

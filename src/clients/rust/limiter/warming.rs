@@ -119,11 +119,11 @@ impl Limiter {
         &self,
         key: &[u8],
         demand: &Demand,
-        deadline: Option<Instant>,
+        request: &Request<'_>,
     ) -> Result<Decision, Error> {
-        let deadline = self.latest(deadline);
+        let deadline = self.latest(request.deadline);
         let asked = self.warmed(key, demand);
-        let outcome = Outcome::default();
+        let outcome = Outcome::keeping(request.keeps_late_grant);
         let decided = self.decide(key, &asked, deadline, &outcome).await;
         let denied = self.allowed_on_failure(decided, key, &asked, &outcome)?;
         self.learn(key, &denied, true);

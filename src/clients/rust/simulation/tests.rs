@@ -777,6 +777,31 @@ fn late_grants_of_one_limit() {
     }
 }
 
+/// After an error all goes back, unless the caller may pass: then what the server granted late stays counted.
+#[test]
+fn late_grants_after_an_error() {
+    paused(async {
+        let fake = Fake::new();
+        let client = client(&fake);
+        let limiter = client.limiter(quota(100, 60_000, 12)).on_failure(OnFailure::Error).build().unwrap();
+        connected(&limiter).await;
+        for (keeps, kept) in [(false, 0), (true, 4)] {
+            let of = |key| if keeps { Request::new(key).cost(4).keep_late_grant() } else { Request::new(key).cost(4) };
+            fake.delay([(40_000, 40_000), (0, 0)]);
+            assert!(limiter.allow(of("one")).await.is_err());
+            sleep(Duration::from_millis(100)).await;
+            fake.delay([(40_000, 40_000), (0, 0)]);
+            assert!(client.allow_all(&[(&limiter, of("all")), (&limiter, Request::new("and"))]).await.is_err());
+            sleep(Duration::from_millis(100)).await;
+            fake.delay([(40_000, 40_000), (0, 0)]);
+            assert!(client.admit([(&limiter, of("admitted")).into(), (&limiter, "and").into()]).await.is_err());
+            sleep(Duration::from_millis(100)).await;
+            let totals = ["one", "all", "admitted"].map(|key| fake.total(key));
+            assert_eq!(totals, [kept; 3], "keeps: {keeps}");
+        }
+    });
+}
+
 /// What a request that waits was granted when it was gone goes back, exactly; what others were granted stays.
 #[test]
 fn what_is_acquired_for_nobody_goes_back() {

@@ -17,6 +17,7 @@ pub fn plan<'a>(limits: &'a Limits, prefix: &str, request: &'a OriginalRequest<'
             let question = Question {
                 operation: if limit.record { Operation::Record } else { Operation::Allow },
                 role: if rule.shadow_mode { Role::Shadow } else { Role::Decides },
+                is_proxys: true,
                 ..Question::new(Cow::Borrowed(limit), key, policy.cost)
             };
             // Policies with priorities may ask about one key: the request counts once.

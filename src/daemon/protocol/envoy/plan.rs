@@ -75,7 +75,8 @@ impl<'a> Planner<'a> {
                     };
                     let key = self.key(matched.domain, matched.rule, descriptor, &limit);
                     let id = limit.per.id().map(|level| id_of(descriptor, level)).transpose()?.map(Cow::Borrowed);
-                    let question = Question { operation, role, id, ..Question::new(limit, key, hits.max(1)) };
+                    let question = Question::new(limit, key, hits.max(1));
+                    let question = Question { operation, role, id, is_proxys: true, ..question };
                     plan.ask(question, |own, others| match operation {
                         Operation::Peek => Ok(own),
                         _ if own + others > MAX_EXACT => {
