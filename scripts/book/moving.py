@@ -53,26 +53,31 @@ WARM_UPS = {
 }
 
 # The adaptive limits: windows of a second, and requests that take 10 ms. AIMD's timeout is 20 ms.
-SHORT, LEAST, MOST = 10_000, 20, 200
+SHORT, LEAST, MOST, SAMPLES = 10_000, 20, 200, 100
 
 
-def adaptive(algorithm, windows, rtt, capacity):
-    """The limit after each window, where as many are under way as it allows; above the capacity they queue."""
+def adaptive(algorithm, windows, rtt, capacity, drops):
+    """The limit after each window, where as many are under way as it allows; above the capacity they queue. Of each
+    window's samples so many are drops."""
     settings, state, limits = Settings(LEAST, MOST, algorithm, 1_000_000, 2 * SHORT), State(LEAST), []
     for number in range(windows):
         inflight = state.limit
         took = int(rtt(number) * max(1, inflight / capacity))
-        for sample in range(1, 11):
-            step(settings, state, Sample(1_000_001 * number + 100_000 * sample, took, inflight, False))
+        for sample in range(1, SAMPLES + 1):
+            end = 1_000_001 * number + 1_000_000 // SAMPLES * sample
+            step(settings, state, Sample(end, took, inflight, sample <= drops(number)))
         limits.append(state.limit)
     return limits
 
 
+# By title: windows, the response time, how many at once do not queue, and how many of 100 requests are drops.
 ADAPTIVES = {
-    "A step: 10, 100, 10 ms": (240, lambda number: 10 * SHORT if 100 <= number < 140 else SHORT, MOST),
-    "A ramp: 10 to 60 ms": (240, lambda number: SHORT + max(0, number - 100) * 357, MOST),
-    "Saturation: 60 at once do not queue": (240, lambda number: SHORT, 60),
-    "A thousand overloaded windows: 40 at once do not queue": (1000, lambda number: SHORT, 40),
+    "A step: 10, 100, 10 ms": (240, lambda number: 10 * SHORT if 100 <= number < 140 else SHORT, MOST, lambda _: 0),
+    "A ramp: 10 to 60 ms": (240, lambda number: SHORT + max(0, number - 100) * 357, MOST, lambda _: 0),
+    "Saturation: 60 at once do not queue": (240, lambda number: SHORT, 60, lambda _: 0),
+    "A thousand overloaded windows: 40 at once do not queue": (1000, lambda number: SHORT, 40, lambda _: 0),
+    "Drops: none, then 1 in 100, 5 in 100, 6 in 100, and none, for 240 s each": (
+        1200, lambda number: SHORT, MOST, lambda number: (0, 1, 5, 6, 0)[number // 240]),
 }
 
 
@@ -118,13 +123,13 @@ def warm_up_picture():
 
 def adaptive_picture():
     panels = []
-    for place, (title, (windows, rtt, capacity)) in enumerate(ADAPTIVES.items()):
-        panels.append(Panel(place % 3, title, ("0 s", f"{windows} s"), MOST, row=place // 3,
-                            columns=3 if place == 3 else 1))
+    for place, (title, (windows, *load)) in enumerate(ADAPTIVES.items()):
+        column, row, columns = (place, 0, 1) if place < 3 else (0, place - 2, 3)
+        panels.append(Panel(column, title, ("0 s", f"{windows} s"), MOST, row, columns))
         for algorithm in ("aimd", "gradient2"):
-            panels[-1].curve(algorithm, adaptive(algorithm, windows, rtt, capacity)[::windows // 120])
-    return picture("Adaptive limits, against a step, a ramp and saturation", "Adaptive: 20 to 200 at once", panels,
-                   "Blue: Gradient2. Red: AIMD with a timeout of 20 ms. The axis is from 0 to 200.", rows=2)
+            panels[-1].curve(algorithm, adaptive(algorithm, windows, *load)[::windows // 120])
+    return picture("Adaptive limits, against a step, a ramp, saturation and drops", "Adaptive: 20 to 200 at once",
+                   panels, "Blue: Gradient2. Red: AIMD with a timeout of 20 ms. The axis is from 0 to 200.", rows=3)
 
 
 PICTURES = {FOLDER / "warm-up.svg": warm_up_picture, FOLDER / "adaptive.svg": adaptive_picture}

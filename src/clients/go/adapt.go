@@ -4,6 +4,7 @@ import "math"
 
 const (
 	leastSamples  = 10 // of a window that says something
+	samplesADrop  = 20 // a larger share of drops than one in these lowers the limit
 	meanWindows   = 10 // the long-time mean begins as the mean of so many windows
 	shortestTrip  = 100
 	longTimeParts = 601 // a window moves the long-time mean by two of so many parts
@@ -21,7 +22,7 @@ type adaptation struct {
 type adapted struct {
 	begun                        bool
 	ends, samples, sum, inflight int64 // of the window
-	dropped                      bool
+	drops                        int64
 	windows                      int64
 	windowsSum, long, estimate   float64
 }
@@ -39,7 +40,9 @@ func (a *adaptation) step(s *adapted, each sample) {
 	s.samples++
 	s.sum += each.trip
 	s.inflight = max(s.inflight, each.inflight)
-	s.dropped = s.dropped || each.dropped
+	if each.dropped {
+		s.drops++
+	}
 	switch {
 	case !s.begun:
 		s.begun = true
@@ -54,15 +57,18 @@ func (a *adaptation) step(s *adapted, each sample) {
 				a.gradient(s, mean)
 			}
 		}
-		s.samples, s.sum, s.inflight, s.dropped = 0, 0, 0, false
+		s.samples, s.sum, s.inflight, s.drops = 0, 0, 0, 0
 	}
 	s.ends = each.end + a.window
 }
 
-// additive adds one to the limit while it is used, and takes a tenth after a drop.
+// isOverloaded tells whether more than a trickle was dropped.
+func (s *adapted) isOverloaded() bool { return s.drops*samplesADrop > s.samples }
+
+// additive adds one to the limit while it is used, and takes a tenth of it after drops.
 func (a *adaptation) additive(s *adapted, mean float64) {
 	switch {
-	case s.dropped || mean > float64(a.timeout):
+	case s.isOverloaded() || mean > float64(a.timeout):
 		limit := int64(s.estimate)
 		s.estimate = max(a.min, float64(min(limit-1, 9*limit/10)))
 	case 2*float64(s.inflight) >= s.estimate:
@@ -72,7 +78,7 @@ func (a *adaptation) additive(s *adapted, mean float64) {
 
 // gradient has the limit follow how a window's mean compares to the long-time mean.
 func (a *adaptation) gradient(s *adapted, mean float64) {
-	if s.dropped {
+	if s.isOverloaded() {
 		s.estimate = max(a.min, float64(0.9*s.estimate))
 		return
 	}

@@ -23,9 +23,11 @@ type AdaptiveOptions struct {
 type Algorithm string
 
 const (
-	// Gradient2 follows how long requests take, compared to how long they took before.
+	// Gradient2 follows how long requests take, compared to how long they took before. Drops of more than 5 % of a window's
+	// requests take a tenth of the limit.
 	Gradient2 Algorithm = "gradient2"
-	// AIMD adds one to the limit while it is used, and takes a tenth of it after drops and time-outs.
+	// AIMD adds one to the limit while it is used, and takes a tenth of it after drops of more than 5 %, and where the mean
+	// is above Timeout.
 	AIMD Algorithm = "aimd"
 )
 

@@ -15,7 +15,7 @@ func TestAdaptiveVectors(t *testing.T) {
 		Samples    int64
 		Sum        int64 `json:"sum_us"`
 		Inflight   int64
-		Dropped    bool
+		Drops      int64
 		Windows    int64
 		WindowsSum float64 `json:"windows_us"`
 		Long       float64 `json:"long_us"`
@@ -39,7 +39,8 @@ func TestAdaptiveVectors(t *testing.T) {
 			Ramp     int64 `json:"ramp_us"`
 			Capacity int64
 			Share    [3]int64
-			Drop     bool
+			Samples  int64
+			Drops    int64
 		}
 		States []struct {
 			Windows int64
@@ -58,7 +59,7 @@ func TestAdaptiveVectors(t *testing.T) {
 		if want.Ends != nil {
 			ends = *want.Ends
 		}
-		if got := (adapted{want.Ends != nil, ends, want.Samples, want.Sum, want.Inflight, want.Dropped, want.Windows,
+		if got := (adapted{want.Ends != nil, ends, want.Samples, want.Sum, want.Inflight, want.Drops, want.Windows,
 			want.WindowsSum, want.Long, want.Estimate}); got != *s {
 			t.Errorf("%s: at %d: %+v instead of %+v", c.Name, at, *s, got)
 		}
@@ -81,9 +82,9 @@ func TestAdaptiveVectors(t *testing.T) {
 				if p.Capacity > 0 {
 					trip = trip * max(inflight, p.Capacity) / p.Capacity
 				}
-				for i := range int64(10) {
-					end := w*(a.window+1) + (a.window+1)*(i+1)/10
-					a.step(s, sample{end, trip + i, inflight, p.Drop && i == 0})
+				for i := range p.Samples {
+					end := w*(a.window+1) + (a.window+1)*(i+1)/p.Samples
+					a.step(s, sample{end, trip + i, inflight, i < p.Drops})
 				}
 				w++
 				if next < len(c.States) && c.States[next].Windows == w {
@@ -132,7 +133,7 @@ func TestAdaptive(t *testing.T) {
 		if err := b.Run(func() error { time.Sleep(200 * time.Microsecond); return c.err }); err != c.err {
 			t.Error(err)
 		}
-		if (b.state.samples == 1) != c.counts || b.state.dropped != c.isDrop || b.InFlight() != 0 {
+		if (b.state.samples == 1) != c.counts || (b.state.drops == 1) != c.isDrop || b.InFlight() != 0 {
 			t.Errorf("%v: %+v", c.err, b.state)
 		}
 	}

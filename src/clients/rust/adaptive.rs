@@ -13,6 +13,8 @@ use crate::error::Error;
 const SHORTEST: u64 = 100;
 /// A window with fewer samples changes nothing.
 const FEWEST: u64 = 10;
+/// A larger share of drops than one in these samples lowers the limit.
+const SAMPLES_A_DROP: u64 = 20;
 /// The long-time mean is that of the windows so far, up to so many; then each takes a part in so many.
 const FIRST_WINDOWS: u64 = 10;
 const LATER_WINDOWS: f64 = 601.0;
@@ -21,9 +23,10 @@ const LATER_WINDOWS: f64 = 601.0;
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum Algorithm {
-    /// One more each window; a tenth less after a drop, or a mean above the time-out.
+    /// One more each window; a tenth less after drops of more than 5 %, or a mean above the time-out.
     Aimd,
-    /// More while the mean is like that of the last minutes; in proportion less when it is longer.
+    /// More while the mean is like that of the last minutes; in proportion less when it is longer, and a tenth less after
+    /// drops of more than 5 %.
     #[default]
     Gradient2,
 }
@@ -142,7 +145,7 @@ impl Adaptive {
     #[cfg(all(test, feature = "tower"))]
     pub(crate) fn sampled(&self) -> (u64, bool) {
         let state = self.0.state.lock();
-        (state.0.samples, state.0.is_dropped)
+        (state.0.samples, state.0.drops > 0)
     }
 
     /// A permit for a request, which counts as under way until the permit ends; `None` if as many are as may be. When one
@@ -176,7 +179,8 @@ impl Permit {
         self.outcome = Some(false);
     }
 
-    /// The service is overloaded: a time-out, HTTP 429 or 503, `UNAVAILABLE`, `RESOURCE_EXHAUSTED`. The limit falls.
+    /// The service is overloaded: a time-out, HTTP 429 or 503, `UNAVAILABLE`, `RESOURCE_EXHAUSTED`. The limit falls when
+    /// more than 5 % of a window's requests end so.
     pub fn overloaded(mut self) {
         self.outcome = Some(true);
     }
@@ -222,7 +226,7 @@ struct State {
     samples: u64,
     sum: u64,
     in_flight: u64,
-    is_dropped: bool,
+    drops: u64,
     /// How many windows the long-time mean is of, at first, and the sum of theirs.
     windows: u64,
     total: f64,
@@ -233,9 +237,9 @@ struct State {
 
 impl State {
     fn new(min: u64) -> Self {
-        let (samples, sum, in_flight, is_dropped) = (0, 0, 0, false);
+        let (samples, sum, in_flight, drops) = (0, 0, 0, 0);
         let (windows, total, long) = (0, 0.0, 0.0);
-        Self { ends: None, samples, sum, in_flight, is_dropped, windows, total, long, estimate: min as f64 }
+        Self { ends: None, samples, sum, in_flight, drops, windows, total, long, estimate: min as f64 }
     }
 
     fn limit(&self) -> u64 {
@@ -250,7 +254,7 @@ impl State {
         self.samples += 1;
         self.sum = self.sum.saturating_add(sample.rtt);
         self.in_flight = self.in_flight.max(sample.in_flight);
-        self.is_dropped |= sample.is_dropped;
+        self.drops += u64::from(sample.is_dropped);
         let ends = sample.end.saturating_add(micros(options.window));
         match self.ends {
             None => self.ends = Some(ends),
@@ -261,7 +265,7 @@ impl State {
                         Algorithm::Gradient2 => self.gradient2(options),
                     }
                 }
-                (self.samples, self.sum, self.in_flight, self.is_dropped) = (0, 0, 0, false);
+                (self.samples, self.sum, self.in_flight, self.drops) = (0, 0, 0, 0);
                 self.ends = Some(ends);
             }
             Some(_) => {}
@@ -272,6 +276,11 @@ impl State {
         self.sum as f64 / self.samples as f64
     }
 
+    /// Whether more than a trickle was dropped.
+    fn is_overloaded(&self) -> bool {
+        self.drops * SAMPLES_A_DROP > self.samples
+    }
+
     /// Whether at least half of the limit was in use.
     fn is_used(&self) -> bool {
         2.0 * self.in_flight as f64 >= self.estimate
@@ -279,7 +288,7 @@ impl State {
 
     fn aimd(&mut self, options: &AdaptiveBuilder) {
         let limit = self.limit();
-        if self.is_dropped || self.mean() > micros(options.timeout) as f64 {
+        if self.is_overloaded() || self.mean() > micros(options.timeout) as f64 {
             self.estimate = (limit - 1).min(9 * limit / 10).max(options.min) as f64;
         } else if self.is_used() {
             self.estimate = (self.estimate + 1.0).min(options.max as f64);
@@ -288,7 +297,7 @@ impl State {
 
     fn gradient2(&mut self, options: &AdaptiveBuilder) {
         let (min, max, mean) = (options.min as f64, options.max as f64, self.mean());
-        if self.is_dropped {
+        if self.is_overloaded() {
             self.estimate = (0.9 * self.estimate).max(min);
             return;
         }
@@ -340,7 +349,7 @@ mod tests {
     /// As the vectors show it.
     fn shown(state: &State) -> Value {
         json!({"ends_us": state.ends, "samples": state.samples, "sum_us": state.sum, "inflight": state.in_flight,
-               "dropped": state.is_dropped, "windows": state.windows, "windows_us": state.total,
+               "drops": state.drops, "windows": state.windows, "windows_us": state.total,
                "long_us": state.long, "estimate": state.estimate})
     }
 
@@ -373,9 +382,9 @@ mod tests {
                     if of("capacity") > 0 {
                         rtt = rtt * in_flight.max(of("capacity")) / of("capacity");
                     }
-                    for i in 0..10 {
-                        let (end, is_dropped) =
-                            (windows * window + window * (i + 1) / 10, i == 0 && phase["drop"] == true);
+                    let samples = of("samples");
+                    for i in 0..samples {
+                        let (end, is_dropped) = (windows * window + window * (i + 1) / samples, i < of("drops"));
                         state.step(&options, Sample { end, rtt: rtt + i, in_flight, is_dropped });
                     }
                     windows += 1;

@@ -189,6 +189,9 @@ def trace(name, requests, limit=12, warm_up=1_000, cold=3, window=100, resolutio
             "events": events}
 
 
+TRICKLE = Fraction(5, 100)  # the share of drops up to which they say nothing
+
+
 class Adaptive:
     def __init__(self, low, high, algorithm, window, timeout):
         self.low, self.high, self.window, self.timeout = low, high, window, timeout
@@ -210,17 +213,17 @@ class Adaptive:
         elif end > self.ends:
             if len(self.samples) >= 10:
                 _, rtts, inflights, drops = zip(*self.samples)
-                self.close(rounded(Fraction(sum(rtts), len(rtts))), max(inflights), any(drops))
+                self.close(rounded(Fraction(sum(rtts), len(rtts))), max(inflights), Fraction(sum(drops), len(drops)))
             self.ends, self.samples = end + self.window, []
 
-    def aimd(self, mean, inflight, is_dropped):
-        if is_dropped or mean > self.timeout:
+    def aimd(self, mean, inflight, dropped):
+        if dropped > TRICKLE or mean > self.timeout:
             self.estimate = Fraction(max(self.low, min(self.limit - 1, 9 * self.limit // 10)))
         elif 2 * inflight >= self.estimate:
             self.estimate = min(Fraction(self.high), self.estimate + 1)
 
-    def gradient2(self, mean, inflight, is_dropped):
-        if is_dropped:
+    def gradient2(self, mean, inflight, dropped):
+        if dropped > TRICKLE:
             self.estimate = max(Fraction(self.low), rounded(rounded(Fraction(9, 10)) * self.estimate))
             return
         if self.windows < 10:
@@ -241,7 +244,7 @@ class Adaptive:
     def state(self):
         return {"ends_us": self.ends, "samples": len(self.samples), "sum_us": sum(one[1] for one in self.samples),
                 "inflight": max((one[2] for one in self.samples), default=0),
-                "dropped": any(one[3] for one in self.samples), "windows": self.windows,
+                "drops": sum(one[3] for one in self.samples), "windows": self.windows,
                 "windows_us": float(self.total), "long_us": float(self.long), "estimate": float(self.estimate)}
 
 
@@ -270,13 +273,15 @@ def explicit():
 
     def window(count, rtt=10_000, inflight=20, dropped=False, begins=5):
         """So many samples, of which the last closes the window."""
-        return [[begins + 100_000 * n, rtt + n, inflight, False] for n in range(count - 1)] + [
+        return [[begins + 50_000 * n, rtt + n, inflight, False] for n in range(count - 1)] + [
             [begins + 1_000_001, rtt, inflight, dropped]]
 
     for algorithm in ("aimd", "gradient2"):
         yield case(f"{algorithm}: 9 samples", window(9), algorithm=algorithm)
         yield case(f"{algorithm}: 10 samples", window(10), algorithm=algorithm)
         yield case(f"{algorithm}: a drop", window(10, dropped=True), algorithm=algorithm, min=1)
+        yield case(f"{algorithm}: a drop in 20", window(20, dropped=True), algorithm=algorithm, min=1)
+        yield case(f"{algorithm}: a drop in 19", window(19, dropped=True), algorithm=algorithm, min=1)
         for inflight in (9, 10, 11):
             yield case(f"{algorithm}: {inflight} of 20", window(10, inflight=inflight), algorithm=algorithm)
         yield case(f"{algorithm}: at the time-out", window(10, rtt=4_999_996), algorithm=algorithm)
@@ -303,8 +308,8 @@ def generated():
         return {"name": name, "options": options, "phases": phases, "states": states}
 
     def phase(windows, **fields):
-        return {"windows": windows, "rtt_us": 10_000, "ramp_us": 0, "capacity": 0, "share": [1, 1, 0],
-                "drop": False} | fields
+        return {"windows": windows, "samples": 10, "drops": 0, "rtt_us": 10_000, "ramp_us": 0, "capacity": 0,
+                "share": [1, 1, 0]} | fields
 
     calm, full = phase(40), phase(120, capacity=60)
     for algorithm in ("aimd", "gradient2"):
@@ -313,20 +318,23 @@ def generated():
         yield case(f"{algorithm}: ramp", [calm, phase(150, ramp_us=700)], algorithm=algorithm, timeout_us=50_000)
         yield case(f"{algorithm}: saturation", [full, phase(60), phase(60, capacity=30)], algorithm=algorithm,
                    timeout_us=15_000)
-        yield case(f"{algorithm}: drops", [phase(230), phase(40, drop=True), calm], algorithm=algorithm, shows=10)
-        yield case(f"{algorithm}: the least of 1", [phase(30, drop=True), phase(20, share=[0, 1, 1])],
+        yield case(f"{algorithm}: drops", [phase(230), phase(40, drops=1), calm], algorithm=algorithm, shows=10)
+        yield case(f"{algorithm}: the least of 1", [phase(30, drops=1), phase(20, share=[0, 1, 1])],
                    algorithm=algorithm, min=1, max=3, shows=5)
+        trickle = [phase(20, samples=100, drops=drops) for drops in (1, 5, 6, 100, 0)]
+        yield case(f"{algorithm}: a trickle of drops", [phase(230), *trickle], algorithm=algorithm, shows=10)
         for plus in (-1, 0, 1):
             yield case(f"{algorithm}: half {plus:+}", [phase(50, share=[1, 2, plus])], algorithm=algorithm)
     yield case("gradient2: a thousand overloaded windows", [calm, phase(1_000, capacity=40)], shows=100)
 
 
 def of_window(phase, n, now, limit, window):
-    """Ten samples. The first one closes the window that the ten before have opened."""
+    """A window's samples. The first one closes the window that those before have opened."""
     numerator, denominator, plus = phase["share"]
     inflight = limit * numerator // denominator + plus
     rtt = phase["rtt_us"] + n * phase["ramp_us"]
     if phase["capacity"]:
         rtt = rtt * max(inflight, phase["capacity"]) // phase["capacity"]
-    for i in range(10):
-        yield [now + (window + 1) * (i + 1) // 10, rtt + i, inflight, phase["drop"] and i == 0]
+    samples = phase["samples"]
+    for i in range(samples):
+        yield [now + (window + 1) * (i + 1) // samples, rtt + i, inflight, i < phase["drops"]]

@@ -2,14 +2,16 @@
  * Limits of how many at once that follow response times. A function of the state and a sample: no clock. All times are
  * in whole µs.
  *
- * Both algorithms are those of Netflix's concurrency-limits. AIMD goes by drops and by a timeout. Gradient2 compares
- * the response times of each window with those of the last minutes.
+ * Both algorithms are those of Netflix's concurrency-limits, except for drops: a window lowers the limit when more than
+ * 5 % of its samples are drops. AIMD goes by a timeout besides. Gradient2 compares the response times of each window
+ * with those of the last minutes.
  */
 
 export type Algorithm = "aimd" | "gradient2";
 
 const LEAST_RTT = 100;
 const LEAST_SAMPLES = 10;
+const SAMPLES_A_DROP = 20;
 const FIRST_WINDOWS = 10;
 
 /** How a limit adapts. */
@@ -37,7 +39,7 @@ export class AdaptiveState {
   samples = 0;
   sum = 0;
   inflight = 0;
-  dropped = false;
+  drops = 0;
   /** Of the first ten windows with enough samples, how many are over. */
   windows = 0;
   windowsSum = 0;
@@ -49,6 +51,11 @@ export class AdaptiveState {
   get limit(): number {
     return Math.floor(this.estimate);
   }
+
+  /** Whether more than a trickle was dropped. */
+  get isOverloaded(): boolean {
+    return this.drops * SAMPLES_A_DROP > this.samples;
+  }
 }
 
 /** Take a sample into its window. The first one past the window's end closes it. */
@@ -57,7 +64,7 @@ export function step(settings: AdaptiveSettings, state: AdaptiveState, sample: S
   state.samples++;
   state.sum += sample.rtt;
   state.inflight = Math.max(state.inflight, sample.inflight);
-  state.dropped ||= sample.dropped;
+  if (sample.dropped) state.drops++;
   if (state.ends === null) {
     state.ends = sample.end + settings.window;
   } else if (sample.end > state.ends) {
@@ -66,14 +73,13 @@ export function step(settings: AdaptiveSettings, state: AdaptiveState, sample: S
       adapt(settings, state, state.sum / state.samples);
     }
     state.ends = sample.end + settings.window;
-    state.samples = state.sum = state.inflight = 0;
-    state.dropped = false;
+    state.samples = state.sum = state.inflight = state.drops = 0;
   }
 }
 
 function aimd({ min, max, timeout }: AdaptiveSettings, state: AdaptiveState, mean: number): void {
   const { limit } = state;
-  if (state.dropped || mean > timeout) {
+  if (state.isOverloaded || mean > timeout) {
     state.estimate = Math.max(min, Math.min(limit - 1, Math.floor((9 * limit) / 10)));
   } else if (2 * state.inflight >= limit) {
     state.estimate = Math.min(max, limit + 1);
@@ -81,7 +87,7 @@ function aimd({ min, max, timeout }: AdaptiveSettings, state: AdaptiveState, mea
 }
 
 function gradient2({ min, max }: AdaptiveSettings, state: AdaptiveState, mean: number): void {
-  if (state.dropped) {
+  if (state.isOverloaded) {
     state.estimate = Math.max(min, 0.9 * state.estimate);
     return;
   }

@@ -1,7 +1,8 @@
 """Limits of how many at once that follow response times. No clock, no lock; all times are in µs.
 
-Both algorithms are those of Netflix's concurrency-limits. AIMD goes by drops and by a timeout. Gradient2 compares the
-response times of each window with those of the last minutes.
+Both algorithms are those of Netflix's concurrency-limits, except for drops: a window lowers the limit when more than
+5 % of its samples are drops. AIMD goes by a timeout besides. Gradient2 compares the response times of each window with
+those of the last minutes.
 """
 
 from dataclasses import dataclass
@@ -11,6 +12,7 @@ Algorithm = Literal["aimd", "gradient2"]
 
 LEAST_RTT = 100
 LEAST_SAMPLES = 10
+SAMPLES_A_DROP = 20
 FIRST_WINDOWS = 10
 
 
@@ -44,7 +46,7 @@ class State:
     samples: int = 0
     sum: int = 0
     inflight: int = 0
-    dropped: bool = False
+    drops: int = 0
     windows: int = 0
     """Of the first ten windows with enough samples, how many are over."""
     windows_sum: float = 0.0
@@ -55,6 +57,11 @@ class State:
     def limit(self) -> int:
         return int(self.estimate)
 
+    @property
+    def is_overloaded(self) -> bool:
+        """Whether more than a trickle was dropped."""
+        return self.drops * SAMPLES_A_DROP > self.samples
+
 
 def step(settings: Settings, state: State, sample: Sample) -> None:
     """Take a sample into its window. The first one past the window's end closes it."""
@@ -63,7 +70,7 @@ def step(settings: Settings, state: State, sample: Sample) -> None:
     state.samples += 1
     state.sum += sample.rtt
     state.inflight = max(state.inflight, sample.inflight)
-    state.dropped |= sample.dropped
+    state.drops += sample.dropped
     if state.ends is None:
         state.ends = sample.end + settings.window
     elif sample.end > state.ends:
@@ -71,20 +78,19 @@ def step(settings: Settings, state: State, sample: Sample) -> None:
             adapt = _aimd if settings.algorithm == "aimd" else _gradient2
             adapt(settings, state, state.sum / state.samples)
         state.ends = sample.end + settings.window
-        state.samples = state.sum = state.inflight = 0
-        state.dropped = False
+        state.samples = state.sum = state.inflight = state.drops = 0
 
 
 def _aimd(settings: Settings, state: State, mean: float) -> None:
     limit = state.limit
-    if state.dropped or mean > settings.timeout:
+    if state.is_overloaded or mean > settings.timeout:
         state.estimate = max(settings.min, min(limit - 1, 9 * limit // 10))
     elif 2 * state.inflight >= limit:
         state.estimate = min(settings.max, limit + 1)
 
 
 def _gradient2(settings: Settings, state: State, mean: float) -> None:
-    if state.dropped:
+    if state.is_overloaded:
         state.estimate = max(settings.min, 0.9 * state.estimate)
         return
     if state.windows < FIRST_WINDOWS:
