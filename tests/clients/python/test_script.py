@@ -13,7 +13,7 @@ import swlimit
 from support.cluster import Cluster
 from support.lacking import needed
 from support.relay import Relay
-from support.releases import TOO_OLD
+from support.releases import ONLY_SINCE_7, TOO_OLD
 from support.script import sha
 from support.server import MODULE
 from support.waiting import eventually
@@ -77,8 +77,6 @@ from .test_limiter import (  # noqa: F401
     test_threads_share_a_limiter,
 )
 from .test_waiting import test_granted_at_once_or_waited_for, test_no_hope  # noqa: F401
-
-ONLY_SINCE_7 = {"enable-debug-command": [], "enable-module-command": []}
 
 
 @pytest.fixture(scope="module")

@@ -3,11 +3,10 @@
 import pytest
 
 from support.lacking import needed
-from support.releases import TOO_OLD
+from support.releases import ONLY_SINCE_7, TOO_OLD
 from support.server import MODULE, Server
 
 REASON = "swlimit: needs Redis 7.0 or Valkey 8.0, or later: this server has no RedisModule_"
-ONLY_SINCE_7 = {"enable-debug-command": [], "enable-module-command": []}
 
 
 @pytest.fixture(scope="module")
