@@ -147,3 +147,24 @@ def test_what_is_lost_at_the_end_is_said(start_daemon, own_server):
         goes_on(own_server)
     assert re.search(r"may not have counted.* units=\d+ keys=1", daemon.log), daemon.log
     assert re.search(r"cannot be given back.* units=\d+ keys=1", daemon.log), daemon.log
+
+
+def test_units_that_are_being_leased_at_the_end_are_said(start_daemon, own_server):
+    """The server stands still and later counts what was on its way: that is no more than was granted and is said."""
+    daemon = start_daemon(LIMITS, own_server, timeout="500ms")
+    asked = {"domain": "d", "descriptors": [{"entries": [{"key": "leased", "value": "x"}]}]}
+    statuses = [daemon.json(asked)[0] for _ in range(60)]
+    assert set(statuses) == {200} and daemon.metrics("swlimit_client_leased_total")[()] > 0
+    stopped(own_server)
+    try:
+        while statuses[-1] == 200 and len(statuses) < 100_000:
+            statuses.append(daemon.json(asked)[0])
+        assert daemon.stop() < 30
+    finally:
+        goes_on(own_server)
+    said = {text: sum(map(int, re.findall(rf"{text}.* units=(\d+)", daemon.log)))
+            for text in ("being leased", "cannot be given back")}
+    assert said["being leased"] > 0, daemon.log
+    eventually(lambda: len(own_server.client().client_list()), 1)  # it has read what swlimitd sent
+    counted = int(own_server.cli("SWLIMIT.INFO", "{d}|leased=x|1d").split("\n")[9])
+    assert len(statuses) < counted <= len(statuses) + sum(said.values()), daemon.log
