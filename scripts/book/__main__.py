@@ -39,7 +39,8 @@ def main():
     for file in contents.files(ROOT):
         copy(file, book / "src")
     (book / "src/SUMMARY.md").write_text(indexed(contents.summary(ROOT)))
-    shutil.copyfile(Path(__file__).with_name("book.toml"), book / "book.toml")
+    for file in ("book.toml", "book.css"):
+        shutil.copyfile(Path(__file__).with_name(file), book / file)
     mdbook = Path(sys.executable).with_name("mdbook")
     subprocess.run([mdbook, "build", "--dest-dir", site, book], env=os.environ | {"RUST_LOG": "warn"}, check=True)
     shutil.rmtree(book)

@@ -10,7 +10,7 @@ from support.server import ROOT
 SPANS = re.findall(r"`([^`\n]+)`", page_named("when-it-goes-wrong.md").read_text().replace(r"\|", "|"))
 CODES = "ERR|WRONGTYPE|OOM|NOPERM|CROSSSLOT|TRYAGAIN|UNBLOCKED|CLUSTERDOWN|MOVED|ASK"
 LITERAL = re.compile(r'"((?:[^"\\]|\\.)*)"', re.DOTALL)
-HOLE = re.compile(r"\{[^{}]*\}|%[.\d]*[sdf]|\$\{[^{}]*\}")
+HOLE = re.compile(r"\{[^{}]*\}|%[.\d]*[sdfqv]|\$\{[^{}]*\}")
 
 # The server says it in its own words; and a note on a variable, which says itself what to do.
 THEIR_OWN = {"ERR wrong number of arguments", "{note}"}
@@ -19,7 +19,7 @@ THEIR_OWN = {"ERR wrong number of arguments", "{note}"}
 def sources(folder, ending):
     """The texts of the programs in a folder, without their tests."""
     for file in sorted((ROOT / "src" / folder).rglob(f"*{ending}")):
-        if not {"tests", "fake", "node_modules", "dist"} & {*file.parts} and file.name != "tests.rs":
+        if not {"tests", "fake", "node_modules", "dist"} & {*file.parts} and not re.search(r"tests?\.\w+$", file.name):
             yield file.read_text().partition("#[cfg(test)]\nmod tests {")[0]
 
 
@@ -59,8 +59,25 @@ def log_lines_of_python():
             for text in re.findall(r'log\.(?:warning|error)\(\s*"(.*?)"', source)}
 
 
+def log_lines_of_node():
+    """Texts of warnings, which stand in the call or in a constant before it."""
+    return {text for source in sources("clients/node", ".ts") if "emitWarning(" in source
+            for text in re.findall(r"(?:emitWarning\(|const text =)\s*`(.*?)`", source)}
+
+
+def log_lines_of_go():
+    """The message is the first argument, or a variable `text` before the call; it has holes where it is not text."""
+    begins = r"\b(?:log\(\)|log|slog)\.(?:Error|Warn|Info)\((?:fmt\.Sprintf\()?|\btext := fmt\.Sprintf\("
+    for source in sources("clients/go", ".go"):
+        for begin in re.finditer(begins, source):
+            message = re.match(r'(?:"(?:[^"\\]|\\.)*"|[^",])*', source[begin.end():])[0]
+            if message != "text":
+                yield re.sub(r'"\s*\+[^"]*(?:"|$)', "{}", message).strip('"')
+
+
 ALL = {"errors of the module": errors_of_the_module, "log lines of Rust": log_lines_of_rust,
-       "log lines of Python": log_lines_of_python}
+       "log lines of Python": log_lines_of_python, "log lines of Node.js": log_lines_of_node,
+       "log lines of Go": log_lines_of_go}
 
 
 @pytest.mark.parametrize("kind", ALL)
@@ -81,8 +98,10 @@ def test_every_error_of_commands_is_explained():
 
 @pytest.mark.parametrize("place, pattern", [("clients/rust/error.rs", r"^    (\w+)(?:\(.*\))?,$"),
                                             ("clients/python/swlimit/errors.py", r"^class (\w+)\("),
-                                            ("clients/node/core/errors.ts", r"^export class (\w+)")])
+                                            ("clients/node/core/errors.ts", r"^export class (\w+)"),
+                                            ("clients/go/errors.go", r"^\t(Err\w+) +=|^type ([A-Z]\w+)")])
 def test_every_error_of_a_client_is_explained(place, pattern):
-    names = re.findall(pattern, (ROOT / "src" / place).read_text(), re.MULTILINE)
+    found = re.finditer(pattern, (ROOT / "src" / place).read_text(), re.MULTILINE)
+    names = [next(filter(None, one.groups())) for one in found]
     said = " ".join(SPANS)
     assert names and [name for name in names if not re.search(rf"\b{name}\b", said)] == []

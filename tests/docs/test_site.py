@@ -9,10 +9,16 @@ from urllib.parse import unquote
 import pytest
 
 from docs.pages import place_of
+from support import browser as browsers
 from support.server import ROOT
 
 OUTSIDE = re.compile(r"(https?:)?//")
 FETCHING = {"script": "src", "img": "src", "source": "srcset", "link": "href", "iframe": "src", "use": "href"}
+
+TABLES = """
+return [...document.querySelectorAll("main table")].map((table) => [
+  table.rows[1].innerText, table.parentElement.clientWidth, table.parentElement.scrollWidth,
+  Math.max(...[...table.rows].map((row) => row.offsetHeight))])"""
 
 
 class Page(HTMLParser):
@@ -60,3 +66,20 @@ def test_links_and_pictures_are_there_and_nothing_is_fetched_from_elsewhere(site
             assert other not in pages or unquote(place) in pages[other].places, (file, target)
     for file in site.rglob("*.css"):
         assert not re.search(r"url\(['\"]?(https?:)?//|@import", file.read_text()), file
+
+
+@pytest.mark.long
+def test_tables_can_be_read(site):
+    """In a window of 1280 pixels none has to be scrolled sideways, and no row fills a quarter of the screen."""
+    browser = browsers.start()
+    try:
+        browser.set_window_size(1280, 900)
+        tables = 0
+        for file in {*site.rglob("*.html")} - {site / name for name in ("404.html", "print.html", "toc.html")}:
+            browser.get(file.as_uri())
+            for begins, width, needed, highest in browser.execute_script(TABLES):
+                assert needed <= width and highest <= 225, (file, begins, width, needed, highest)
+                tables += 1
+        assert tables > 100
+    finally:
+        browser.quit()
