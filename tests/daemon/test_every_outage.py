@@ -162,7 +162,7 @@ def all_dead(rig):
     yield
 
 
-UNAVAILABLE = r"WARN .*the rate limit server is unavailable"
+UNAVAILABLE = r"WARN .*server \S+ is unavailable \("
 # What is broken: the log's line, a metric's name and its labels but the server, the sentence, and the alerts.
 OUTAGES = {
     killed: (UNAVAILABLE, "swlimitd_server_unavailable_seconds", ("disconnected",), r"unavailable \(disconnected\)",
@@ -181,7 +181,7 @@ OUTAGES = {
                 ["SwlimitdServerCannotDecide", "SwlimitdRequestsFail"]),
     read_only: (UNAVAILABLE, "swlimitd_server_unavailable_seconds", ("READONLY",), r"unavailable \(READONLY\)",
                 ["SwlimitdServerUnavailable"]),
-    slow: (r"WARN .*the rate limit server is slow", "swlimit_client_slow_total", (), "is slow|no_answer",
+    slow: (r"WARN .*server \S+ is slow: ", "swlimit_client_slow_total", (), "is slow|no_answer",
            ["SwlimitdDecidesWithoutServer"]),
     flapping: (UNAVAILABLE, "swlimit_client_opened_total", (), r"unavailable \(no_answer\)",
                ["SwlimitdDecidesWithoutServer"]),
@@ -225,7 +225,7 @@ def test_an_outage_is_seen(rig, outage, tmp_path):
         def firing():
             return {one["metric"]["alertname"] for one in ask('ALERTS{alertstate="firing"}')}
 
-        assert not firing() & set(alerts)
+        eventually(lambda: not firing() & set(alerts), seconds=60, log=firing)
         with outage(rig):
             if line:
                 eventually(lambda: re.search(line, daemon.log), log=lambda: daemon.log)
