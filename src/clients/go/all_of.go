@@ -2,7 +2,6 @@ package swlimit
 
 import (
 	"context"
-	"hash/maphash"
 	"slices"
 )
 
@@ -203,9 +202,7 @@ func (all allOf) lock() ([]*entry, func()) {
 		shard   uint64
 	}
 	var locks []lock
-	shard := func(r Request) uint64 {
-		return maphash.String(r.limiter.windows.seed, remembered(r.key)) % shards
-	}
+	shard := func(r Request) uint64 { return r.limiter.windows.shard(remembered(r.key)) }
 	for _, r := range all {
 		if at := (lock{r.limiter.windows, shard(r)}); !slices.Contains(locks, at) {
 			locks = append(locks, at)

@@ -14,6 +14,7 @@ type windows struct {
 	number  int64 // no two have the same
 	seed    maphash.Seed
 	most    int           // keys of a shard
+	used    uint64        // shards: fewer where there are few keys, for each forgets by itself
 	evicted *atomic.Int64 // keys that were forgotten while they still counted
 	shards  [shards]windowShard
 }
@@ -27,13 +28,18 @@ type windowShard struct {
 var numbers atomic.Int64
 
 func newWindows(most int64, evicted *atomic.Int64) *windows {
-	return &windows{number: numbers.Add(1), seed: maphash.MakeSeed(), most: int(max(1, most/shards)), evicted: evicted}
+	used := min(shards, max(1, most/shards))
+	return &windows{number: numbers.Add(1), seed: maphash.MakeSeed(), most: int(most / used), used: uint64(used),
+		evicted: evicted}
 }
+
+// shard is where a key is remembered.
+func (w *windows) shard(key string) uint64 { return maphash.String(w.seed, key) % w.used }
 
 // lock is what a key holds, for one goroutine alone, until it unlocks the shard.
 func (w *windows) lock(key string) (*entry, *windowShard) {
 	key = remembered(key)
-	at := maphash.String(w.seed, key) % shards
+	at := w.shard(key)
 	s := &w.shards[at]
 	s.mu.Lock()
 	return w.entry(at, key), s
@@ -70,7 +76,7 @@ func (w *windows) makeRoom(s *windowShard) {
 
 func (w *windows) forget(key string) {
 	key = remembered(key)
-	s := &w.shards[maphash.String(w.seed, key)%shards]
+	s := &w.shards[w.shard(key)]
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	s.entries.remove(key)

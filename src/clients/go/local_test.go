@@ -8,7 +8,7 @@ import (
 
 // A key that is used stays, however many others come and go: it was forgotten, and granted its limit again.
 func TestUsedKeysAreNotForgotten(t *testing.T) {
-	l := must(New(nil, Quota{Limit: 10, Window: time.Hour}, MaxKeys(1280)))
+	l := must(New(nil, Quota{Limit: 10, Window: time.Hour}, MaxKeys(640)))
 	granted := int64(0)
 	for i := range 20_000 {
 		if i%10 == 0 {
@@ -26,7 +26,7 @@ func TestUsedKeysAreNotForgotten(t *testing.T) {
 
 // A block outlives keys that are not blocked, and blocks of all others outlive no more than half of the keys.
 func TestBlocksAreForgottenLast(t *testing.T) {
-	l := must(New(nil, Quota{Limit: 10, Window: time.Hour}, MaxKeys(1280)))
+	l := must(New(nil, Quota{Limit: 10, Window: time.Hour}, MaxKeys(640)))
 	must(l.Block(background, "blocked", time.Hour))
 	for i := range 20_000 {
 		must(l.Allow(background, "idle "+strconv.Itoa(i)))
@@ -41,7 +41,7 @@ func TestBlocksAreForgottenLast(t *testing.T) {
 	for i := range l.windows.shards {
 		left = max(left, l.windows.shards[i].entries.len())
 	}
-	if left > 20 {
+	if left > 64 {
 		t.Errorf("%d keys of a shard", left)
 	}
 }

@@ -116,7 +116,7 @@ def health(limiter):
 
 
 def statistics(limiters):
-    words = ("server", "cache", "failure", "local")
+    words = ("server", "cache", "failure", "local", "evicted")
     return {word: sum(getattr(limiter.statistics, word) for limiter in limiters) for word in words}
 
 

@@ -39,8 +39,8 @@ LONGEST_WAIT = 20 * 24 * 60 * 60.0  # about the longest that the system can wait
 class Statistics:
     """How many decisions came from which source."""
 
-    def __init__(self, taken_over: TakenOver) -> None:
-        self._taken_over = taken_over
+    def __init__(self, taken_over: TakenOver, evicted: Callable[[], int]) -> None:
+        self._taken_over, self._evicted = taken_over, evicted
         self.reset()
         fork.remember(self)
 
@@ -67,6 +67,11 @@ class Statistics:
     def taken_over(self) -> int:
         """How many keys of the script the limiter's client has handed to the module."""
         return self._taken_over.count
+
+    @property
+    def evicted(self) -> int:
+        """How many keys this process has forgotten that still counted, because there were more than `max_keys`."""
+        return self._evicted()
 
     def __repr__(self) -> str:
         return f"<{', '.join(f'{source}: {getattr(self, source)}' for source in get_args(Source))}>"
@@ -118,7 +123,11 @@ class BaseLimiter:
             self._state = self._states.of(client, self._module)
             taken_over, self._queues = self._state.taken_over, self._state.queues
             self._state.join(self, self._denials)
-        self.statistics = Statistics(taken_over)
+        self.statistics = Statistics(taken_over, self._evicted)
+
+    def _evicted(self) -> int:
+        """How many keys that this process counts were forgotten too early."""
+        return 0
 
     @classmethod
     def _open_url(cls, url: str, cluster: ClusterMode) -> tuple[Any, "Callable[[], Awaitable[Any]] | None"]:

@@ -82,6 +82,9 @@ class RateLimiterBase(BaseLimiter, Generic[C]):
         self._denials = DenialCache(max_keys) if client is not None and mode != "direct" else None
         self._connect(client)
 
+    def _evicted(self) -> int:
+        return self._local.evicted
+
     def _warming_keys(self, warm_up: Duration | None, cold: float | None, max_keys: int) -> WarmingKeys | None:
         if warm_up is None:
             if cold is not None:

@@ -66,6 +66,9 @@ class _BudgetLimiter(BaseLimiter, Generic[C]):
         self._span = Span(0, 0)
         self._connect(client)
 
+    def _evicted(self) -> int:
+        return self._local.evicted
+
     def __repr__(self) -> str:
         return f"<{type(self).__name__} {self.limit} {self.calendar}>"
 

@@ -342,8 +342,9 @@ func (c *client) statistics() object {
 		for source, n := range s.By() {
 			o[string(source)] += n.Granted + n.Denied
 		}
+		o["evicted"] += s.Evicted
 	}
-	return object{"server": o["server"], "cache": o["cache"], "failure": o["failure"], "local": o["local"]}
+	return object{"server": o["server"], "cache": o["cache"], "failure": o["failure"], "local": o["local"], "evicted": o["evicted"]}
 }
 
 type logged struct{ slog.Handler }

@@ -1,19 +1,19 @@
 """Budgets in this process: the module's arithmetic, without a server."""
 
 import threading
-from collections import OrderedDict
 
 from . import fork
+from .bounded import BoundedMap
 from .quota import MAX_EXACT
 from .window import CountOverflow, Reply
 
 
 class LocalBudgets:
-    """The newest `max_keys` keys."""
+    """At most `max_keys` keys: those go first that were not used for the longest time."""
 
     def __init__(self, max_keys: int) -> None:
-        self._max_keys = max_keys
-        self._used: OrderedDict[bytes, tuple[int, int]] = OrderedDict()
+        self._used: BoundedMap[tuple[int, int]] = BoundedMap(
+            max_keys, lambda used, now: False, lambda used, now: now < used[1])
         """Units, and the end of their period."""
         self.reset()
         fork.remember(self)
@@ -25,7 +25,7 @@ class LocalBudgets:
                 force: bool = False, peek: bool = False) -> Reply:
         """What the module would reply to BUDGET at the instant `now`."""
         with self._lock:
-            used, ends = self._used.get(key, (0, until))
+            used, ends = self._used.used(key) or (0, until)
             if now >= ends:
                 used, ends = 0, until
             reply = decide(used, ends, limit, now, cost, partial=partial)
@@ -33,30 +33,29 @@ class LocalBudgets:
             if used + counted > MAX_EXACT:
                 raise CountOverflow
             if counted:
-                self._keep(key, used + counted, ends)
+                self._used.put(key, (used + counted, ends), now)
                 reply[2], reply[4] = max(0, limit - used - counted), ends - now
             return reply
 
     def refund(self, key: bytes, units: int, now: int) -> int:
         """Give back units of the period in force; how many."""
         with self._lock:
-            used, ends = self._used.get(key, (0, 0))
+            used, ends = self._used.used(key) or (0, 0)
             taken = min(units, used) if now < ends else 0
             if taken == used:
-                self._used.pop(key, None)
+                self._used.pop(key)
             elif taken:
-                self._keep(key, used - taken, ends)
+                self._used.put(key, (used - taken, ends), now)
             return taken
 
     def forget(self, key: bytes) -> bool:
         with self._lock:
-            return self._used.pop(key, None) is not None
+            return self._used.pop(key) is not None
 
-    def _keep(self, key: bytes, used: int, ends: int) -> None:
-        self._used[key] = used, ends
-        self._used.move_to_end(key)
-        if len(self._used) > self._max_keys:
-            self._used.popitem(last=False)
+    @property
+    def evicted(self) -> int:
+        """How many keys were forgotten that still counted, because there were too many."""
+        return self._used.evicted
 
 
 def decide(used: int, ends: int, limit: int, now: int, cost: int, *, partial: bool = False) -> Reply:

@@ -1,23 +1,26 @@
 """Windows in this process: the module's arithmetic, without a server."""
 
 import threading
-from collections import OrderedDict
 from collections.abc import Sequence
 from contextlib import ExitStack
 from typing import Any
 
 from . import fork
+from .bounded import BoundedMap
 from .quota import Quota, part
 from .window import Key, Reply
 
 
 class LocalWindows:
-    """The newest `max_keys` keys. share: this process's share of each limit, in millionths."""
+    """At most `max_keys` keys. share: this process's share of each limit, in millionths.
+
+    Those go first that were not used for the longest time, and blocked ones last.
+    """
 
     def __init__(self, share: int = 1_000_000, max_keys: int = 100_000) -> None:
         self._share = share
-        self._max_keys = max_keys
-        self._keys: OrderedDict[bytes, Key] = OrderedDict()
+        self._keys: BoundedMap[Key] = BoundedMap(
+            max_keys, lambda key, now: now < key.blocked_until, lambda key, now: now < key.end)
         self.reset()
         fork.remember(self)
 
@@ -26,6 +29,11 @@ class LocalWindows:
 
     def __len__(self) -> int:
         return len(self._keys)
+
+    @property
+    def evicted(self) -> int:
+        """How many keys were forgotten that still counted, because there were too many."""
+        return self._keys.evicted
 
     def execute(self, command: str, key: bytes, quota: Quota, now: int, cost: int = 1, partial: bool = False,
                 age: int = 0, block: int | None = None) -> Reply:
@@ -37,10 +45,10 @@ class LocalWindows:
                  age: int = 0, block: int | None = None) -> Reply:
         mine = self._mine(quota)
         if command == "ALLOW":
-            return self._kept(key).allow(mine, now, cost, partial, block)
+            return self._kept(key, now).allow(mine, now, cost, partial, block)
         if command == "PEEK":
-            return self._keys.get(key, Key()).peek(mine, now, cost, partial)
-        return self._kept(key).record(mine, now, cost, age, block)
+            return (self._keys.used(key) or Key()).peek(mine, now, cost, partial)
+        return self._kept(key, now).record(mine, now, cost, age, block)
 
     def check(self, key: bytes, quota: Quota, now: int, cost: int) -> Reply:
         """What `take` would reply. Only `allow_all` calls both, which has the lock."""
@@ -53,22 +61,19 @@ class LocalWindows:
         """What the module would reply to REFUND, BLOCK or UNBLOCK, and the server to DEL."""
         with self._lock:
             if command == "DEL":
-                return int(self._keys.pop(key, None) is not None)
-            found = self._kept(key) if command == "BLOCK" else self._keys.get(key, Key())
+                return int(self._keys.pop(key) is not None)
+            found = self._kept(key, now) if command == "BLOCK" else self._keys.used(key) or Key()
             changed: int = getattr(found, command.lower())(now=now, **options)
             return changed
 
     def _mine(self, quota: Quota) -> Quota:
         return quota if self._share == 1_000_000 else quota.at(part(quota.limit, self._share))
 
-    def _kept(self, name: bytes) -> Key:
-        key = self._keys.get(name)
+    def _kept(self, name: bytes, now: int) -> Key:
+        key = self._keys.used(name)
         if key is None:
-            key = self._keys[name] = Key()
-            if len(self._keys) > self._max_keys:
-                self._keys.popitem(last=False)
-        else:
-            self._keys.move_to_end(name)
+            key = Key()
+            self._keys.put(name, key, now)
         return key
 
 
