@@ -417,3 +417,24 @@ def test_asynchronous_views_of_flask():
     responses = [client.get("/") for _ in range(3)]
     assert [(one.status_code, one.headers["RateLimit"].split(";")[1]) for one in responses] == [
         (200, "r=1"), (200, "r=0"), (429, "r=0")]
+
+
+def test_fastapi_by_text(server):
+    """Each route counts for itself, and those that share a name together; a wrong rate is refused at once."""
+    from fastapi import Depends, FastAPI
+
+    from swlimit.fastapi import RateLimits
+    limit = RateLimits(redis.asyncio.Redis(port=server.port), lambda request: request.headers.get("x-user"),
+                       prefix="by-text:", timeout=5)
+    app = FastAPI()
+    for path, rates, shared in (("/a", "2/minute; 3/hour", None), ("/b/{item}", "1/minute", None),
+                                ("/c", "1/hour", "both"), ("/d", "1/hour", "both")):
+        app.add_api_route(path, lambda: "hello", dependencies=[Depends(limit(rates, shared=shared))])
+    with serve_asgi(app) as url:
+        def statuses(*paths, user="ann"):
+            return [fetch(url + path[1:], headers={"x-user": user} if user else {}).status for path in paths]
+        assert statuses("/a", "/a", "/a", "/b/1", "/b/2", "/c", "/d") == [200, 200, 429, 200, 429, 200, 429]
+        assert statuses("/a", "/d", user="ben") == [200, 200]
+        assert statuses("/d", "/d", user=None) == [200, 200]
+    with pytest.raises(ValueError, match="'5' has no unit"):
+        limit("5")

@@ -399,7 +399,7 @@ def test_what_is_refused():
     async def app(scope, receive, send):
         pass
     for make, sentence in [
-        (lambda: WebSocketLimit(app), "a rule of connections, of messages, or both"),
+        (lambda: WebSocketLimit(app), "needs connections, messages, or both"),
         (lambda: WebSocketLimit(app, connections=swlimit.Rule(rates)), "must be an AsyncHoldLimiter"),
         (lambda: WebSocketLimit(app, messages=swlimit.Rule(holds)), "must be an AsyncLimiter"),
         (lambda: WebSocketLimit(app, messages=swlimit.Rule(rates, methods=["GET"])), "a WebSocket has no method"),

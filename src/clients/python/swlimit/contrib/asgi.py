@@ -163,7 +163,7 @@ class WebSocketLimit:
     def __init__(self, app: App, *, connections: ASGIHoldRule | None = None, messages: ASGIRule | None = None) -> None:
         checked_function("app", app, "an application")
         if connections is None and messages is None:
-            raise TypeError("what limits WebSockets is a rule of connections, of messages, or both")
+            raise TypeError("WebSocketLimit needs connections, messages, or both")
         self._app = app
         self._connections = _of_websockets(connections, AsyncHoldLimiter)
         self._messages = _of_websockets(messages, AsyncLimiter)
