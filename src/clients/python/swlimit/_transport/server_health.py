@@ -66,6 +66,8 @@ class ServerHealth:
         self._slow: tuple[float, float] | None = None
         """Its round trip, and the timeout that it is above; None when it is in time."""
         self._slow_changed = self._slow_logged = 0.0
+        self._late: float | None = None
+        """When a late reply came (monotonic), if none in time has come since."""
         self._known = time.time()
         self._policy_decided = False
 
@@ -122,7 +124,11 @@ class ServerHealth:
 
     def replied_late(self, command: Command, reply: Any, round_trip: float, timeout: float) -> Any:
         """Take in a reply that took `round_trip` seconds, more than the timeout."""
+        now, before = time.monotonic(), self._late
         self.measured(round_trip)
+        if before is not None and now - round_trip >= before:  # one of several writes in a row: the mean is too slow
+            self.smoothed = round_trip
+        self._late = now
         self.is_too_slow(timeout)
         return self.replied(command, reply, in_time=False)
 
@@ -145,7 +151,7 @@ class ServerHealth:
 
     def measured(self, round_trip: float) -> None:
         """A reply has taken so many seconds."""
-        self.round_trip = round_trip
+        self.round_trip, self._late = round_trip, None
         before = self.smoothed
         self.smoothed = round_trip if before is None else before + (round_trip - before) / 8
 
