@@ -11,17 +11,17 @@ const spaces = " \t\r\n"
 
 // Letters are listed in both cases: ignoring case would match those of other alphabets, too.
 var (
-	rateSeparator = regexp.MustCompile(`[;,|]`)
-	rateUnitless  = regexp.MustCompile(`^[0-9]+([ \t\r\n]*(/|[pP][eE][rR])([ \t\r\n]*[0-9]+)?)?$`)
+	rateSeparator = regexp.MustCompile(`[;,]`)
+	rateUnitless  = regexp.MustCompile(`^[0-9]+([ \t\r\n]*/([ \t\r\n]*[0-9]+)?)?$`)
 	rateOfNginx   = regexp.MustCompile(`^[0-9]+[ \t\r\n]*[rR][ \t\r\n]*/[ \t\r\n]*[sSmM]$`)
 	rateText      = regexp.MustCompile(
-		`^([0-9]+)[ \t\r\n]*(?:/|[pP][eE][rR])[ \t\r\n]*([0-9]+)?[ \t\r\n]*([a-zA-Z]+)$`)
+		`^([0-9]+)[ \t\r\n]*/[ \t\r\n]*([0-9]+)?[ \t\r\n]*([a-zA-Z]+)$`)
 	rateUnits = map[string]int64{"ms": 1, "s": 1000, "sec": 1000, "second": 1000, "seconds": 1000, "m": 60_000,
 		"min": 60_000, "minute": 60_000, "minutes": 60_000, "h": 3_600_000, "hour": 3_600_000, "hours": 3_600_000,
 		"d": 86_400_000, "day": 86_400_000, "days": 86_400_000}
 )
 
-// ParseQuota reads a rate: units, "/" or "per", and how long, such as "100/minute" or "5 per 10s". Lengths are ms, s,
+// ParseQuota reads a rate: units, "/", and how long, such as "100/minute" or "5/10s". Lengths are ms, s,
 // sec, second, m, min, minute, h, hour, d, day, and their plurals.
 func ParseQuota(text string) (Quota, error) {
 	rates, err := parseRates(text)
@@ -35,7 +35,7 @@ func ParseQuota(text string) (Quota, error) {
 	return rates[0], nil
 }
 
-// parseRates reads one rate or several, separated by ";", "," or "|".
+// parseRates reads one rate or several, separated by ";" or ",".
 func parseRates(text string) ([]Quota, error) {
 	text = strings.Trim(text, spaces)
 	if text == "" {
@@ -69,12 +69,12 @@ func parseRate(part string) (Quota, error) {
 	found := rateText.FindStringSubmatch(part)
 	switch {
 	case rateUnitless.MatchString(part):
-		return Quota{}, wrong("'%s' has no unit: write one such as 100/minute or 5 per 10s", part)
+		return Quota{}, wrong("'%s' has no unit: write one such as 100/minute or 5/10s", part)
 	case rateOfNginx.MatchString(part):
 		return Quota{}, wrong("'%s' is written as for nginx, where 10r/s admits one request per 100 ms: write that as "+
 			"1/100ms, or ten at once as 10/second", part)
 	case found == nil:
-		return Quota{}, wrong("'%s' is no rate: write one such as 100/minute or 5 per 10s", part)
+		return Quota{}, wrong("'%s' is no rate: write one such as 100/minute or 5/10s", part)
 	}
 	name := strings.ToLower(found[3])
 	if period := strings.TrimSuffix(name, "s"); period == "month" || period == "year" {

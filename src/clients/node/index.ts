@@ -17,7 +17,16 @@ export {
   UnavailableError,
 } from "./core/errors.js";
 export type { Draft, HeaderOptions } from "./core/headers.js";
-export type { Mode, ModuleUse, OnFailure, QuotaOptions, Settings, WaitOptions } from "./core/options.js";
+export type {
+  ClusterMode,
+  Mode,
+  ModuleUse,
+  OnFailure,
+  QuotaOptions,
+  Settings,
+  UrlOptions,
+  WaitOptions,
+} from "./core/options.js";
 export type { Reason } from "./core/reasons.js";
 export { type Demand, Entry, type Quota, type Reply } from "./core/window.js";
 export { Adaptive, type AdaptiveOptions, Permit } from "./limiters/adaptive.js";

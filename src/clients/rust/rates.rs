@@ -18,7 +18,7 @@ pub(crate) fn all(text: &str) -> Result<Vec<Quota>, Error> {
     if text.is_empty() {
         return Err(invalid("no rate: write one such as 100/minute"));
     }
-    let parts: Vec<&str> = text.split([';', ',', '|']).map(|part| part.trim_matches(SPACES)).collect();
+    let parts: Vec<&str> = text.split([';', ',']).map(|part| part.trim_matches(SPACES)).collect();
     if parts.contains(&"") {
         return Err(invalid(format!("'{text}' has a separator without a rate: write such as 100/hour; 5/second")));
     }
@@ -32,7 +32,7 @@ pub(crate) fn all(text: &str) -> Result<Vec<Quota>, Error> {
     Ok(quotas)
 }
 
-/// A rate such as `100/minute` or `5 per 10s`.
+/// A rate such as `100/minute` or `5/10s`.
 impl FromStr for Quota {
     type Err = Error;
 
@@ -50,8 +50,8 @@ impl FromStr for Quota {
 
 fn one(text: &str) -> Result<Quota, Error> {
     let refused = |why: &str| invalid(format!("'{text}' {why}"));
-    let no_rate = || refused("is no rate: write one such as 100/minute or 5 per 10s");
-    let no_unit = || refused("has no unit: write one such as 100/minute or 5 per 10s");
+    let no_rate = || refused("is no rate: write one such as 100/minute or 5/10s");
+    let no_unit = || refused("has no unit: write one such as 100/minute or 5/10s");
     let lower = text.to_ascii_lowercase();
     let (Some(limit), rest) = number(&lower) else { return Err(no_rate()) };
     if rest.is_empty() {
@@ -63,7 +63,7 @@ fn one(text: &str) -> Result<Quota, Error> {
              as 10/second",
         ));
     }
-    let rest = rest.strip_prefix('/').or_else(|| rest.strip_prefix("per")).ok_or_else(no_rate)?;
+    let rest = rest.strip_prefix('/').ok_or_else(no_rate)?;
     let (times, unit) = number(rest.trim_start_matches(SPACES));
     let ms = match unit {
         "" => return Err(no_unit()),

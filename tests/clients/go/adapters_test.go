@@ -204,7 +204,7 @@ func TestOpenLimits(t *testing.T) {
 			t.Error(name, err)
 		}
 		for _, wrong := range [][2]string{{"http://" + address(t, "main"), "2/minute"},
-			{"redis://" + address(t, "main"), "2/minute; 3 per 60s"}} {
+			{"redis://" + address(t, "main"), "2/minute; 3/60s"}} {
 			if _, err := open(wrong[0], wrong[1]); err == nil {
 				t.Error(name, wrong)
 			}

@@ -84,7 +84,11 @@ async function opened({ addresses, topology, secret }) {
   }
   const client =
     topology === "cluster"
-      ? createCluster({ rootNodes: places.map((socket) => ({ socket })), defaults: { ...login, RESP: 3 } })
+      ? createCluster({
+          rootNodes: places.map((socket) => ({ socket })),
+          defaults: { ...login, RESP: 3 },
+          minimizeConnections: true, // else it connects after its end to servers that it was looking for
+        })
       : createClient({ socket: places[0], RESP: 3, ...login });
   client.on("error", () => {});
   await Promise.race([client.connect().catch(() => {}), new Promise((resolve) => setTimeout(resolve, 300))]);

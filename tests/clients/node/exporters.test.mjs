@@ -75,7 +75,9 @@ test("counters do not fall, whichever client of a server has more trouble with i
   observe(limits, registry);
   const seeing = (seen) => {
     const limiter = new Limiter({ client: async () => [1, 1, 0, 0, 0], limit: 1, window: "1m" });
-    limiter.servers = () => [{ address: "db", lacks: [], roundTrip: 5, backend: "script", failovers: 0, ...seen }];
+    limiter.servers = () => [
+      { address: "db", lacks: [], evicts: null, roundTrip: 5, backend: "script", failovers: 0, ...seen },
+    ];
     return limiter;
   };
   const [old, young] = [
@@ -107,7 +109,7 @@ test("a cluster of processes shows its worst server, and adds up what it counts"
       const limiter = new Limiter({ limit: 1, window: "1m" });
       await limiter.allow("k");
       limiter.servers = () => [
-        { address: "db", state: "unavailable", lacks: [], roundTrip, backend: "script", failovers: 0 },
+        { address: "db", state: "unavailable", lacks: [], evicts: null, roundTrip, backend: "script", failovers: 0 },
       ];
       observe({ limiter }, registry);
       return registry.getMetricsAsJSON();

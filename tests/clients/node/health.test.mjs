@@ -29,10 +29,11 @@ test("a server is away, and back", async (test) => {
     reason: "OOM",
     message: "OOM command not allowed",
     lacks: [],
+    evicts: null,
     failovers: 0,
     takenOver: 0,
   };
-  const up = { address, state: "up", reason: null, message: "", lacks: [], failovers: 0, takenOver: 0 };
+  const up = { address, state: "up", reason: null, message: "", lacks: [], evicts: null, failovers: 0, takenOver: 0 };
   const timeless = ({ since, roundTrip, backend, ...others }) => others;
   assert.deepEqual(three.servers().map(timeless), [away]);
   assert.equal(three.servers()[0].roundTrip, null);
@@ -46,13 +47,14 @@ test("a server is away, and back", async (test) => {
 });
 
 const OURS = ["allow", "peek", "record", "refund", "acquire"].map((word) => `+swlimit.${word}`);
-const OTHERS = ["+hello", "+time", "+pttl", "+unlink", "+client", "+ping"];
+const OTHERS = ["+hello", "+time", "+pttl", "+unlink", "+client", "+ping", "+info"];
 
 for (const [lack, isTracked] of [
   ["-client|tracking", false],
   ["-client|trackinginfo", false],
   ["-pttl", false],
   ["-ping", true],
+  ["-info", true],
 ]) {
   test(`without a right: ${lack}`, async (test) => {
     const admin = await connect(test);
@@ -86,7 +88,7 @@ test("all rights that are documented suffice", async (test) => {
   const user = key().replace(":", "-");
   const rights =
     "+swlimit.allow +swlimit.acquire +swlimit.peek +swlimit.record +swlimit.refund +time +unlink +pttl " +
-    "+client|tracking +client|trackinginfo +client|id +client|unblock +ping +subscribe";
+    "+client|tracking +client|trackinginfo +client|id +client|unblock +ping +subscribe +info";
   await admin.sendCommand(["ACL", "SETUSER", user, "on", ">secret", "~*", "&*", ...rights.split(" ")]);
   test.after(() => admin.isOpen && admin.sendCommand(["ACL", "DELUSER", user]));
   const ioredis = new Redis(port(), { username: user, password: "secret", enableReadyCheck: false });

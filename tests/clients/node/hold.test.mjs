@@ -282,7 +282,14 @@ test("without a server this process counts", async (test) => {
   await Promise.all(later);
   assert.deepEqual(order, [1, 2]);
   assert.equal((await two.hold("k", { wait: "1h", cost: 3 })).never, true);
-  assert.deepEqual(two.statistics, { server: 0, cache: 0, failure: 0, local: two.statistics.local, lost: 0 });
+  assert.deepEqual(two.statistics, {
+    server: 0,
+    cache: 0,
+    failure: 0,
+    local: two.statistics.local,
+    lost: 0,
+    evicted: 0,
+  });
 });
 
 test("what is held is released when the limiter ends", async (test) => {

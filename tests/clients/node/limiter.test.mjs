@@ -113,7 +113,7 @@ test("several limits of this process", async () => {
     [(await both()).granted, (await both()).granted, (await many.peek("k")).remaining],
     [true, false, 9],
   );
-  assert.deepEqual(many.statistics, { server: 0, cache: 0, failure: 0, local: 3, lost: 0 });
+  assert.deepEqual(many.statistics, { server: 0, cache: 0, failure: 0, local: 3, lost: 0, evicted: 0 });
 });
 
 test("what the server refuses is thrown, and said clearly", async (test) => {

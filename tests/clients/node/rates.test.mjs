@@ -65,7 +65,7 @@ test("all or nothing, by one command", async (test) => {
   assert.deepEqual(remaining(await both.peek(k)), [9, 1]);
   await both.reset(k);
   assert.equal(await client.exists([`p:{${k}}:3600000`, `p:{${k}}:10000`]), 0);
-  assert.deepEqual(both.limiters[1].statistics, { server: 6, cache: 0, failure: 0, local: 0, lost: 0 });
+  assert.deepEqual(both.limiters[1].statistics, { server: 6, cache: 0, failure: 0, local: 0, lost: 0, evicted: 0 });
 });
 
 test("what is known to be denied is not asked, and what is given back is", async (test) => {
@@ -122,7 +122,7 @@ test("a client of its own, from a URL, which the last limiter closes", async (te
   const connections = async () => (await watching.sendCommand(["CLIENT", "LIST"])).match(/\bid=\d+/g);
   const before = await connections();
   const url = `redis://127.0.0.1:${port()}`;
-  const one = await Limiter.fromUrl(url, "3 per 10s", { prefix: "own:", timeout: 2000 });
+  const one = await Limiter.fromUrl(url, "3/10s", { prefix: "own:", timeout: 2000 });
   assert.deepEqual(told(await one.allow(key())), { granted: 1, limit: 3, remaining: 2, source: "server" });
   const own = (await connections()).filter((id) => !before.includes(id));
   assert.ok(own.length > 0);

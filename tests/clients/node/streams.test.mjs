@@ -197,5 +197,5 @@ test("a limit that fails refuses the connection, and its socket's errors end not
   const { client, closed } = await none();
   client._socket.write(Buffer.from([0xff, 0xff, 0xff, 0xff])); // no frame
   assert.ok([1013, 1002, 1006].includes((await closed)[0]));
-  assert.throws(() => webSocketLimit({}, () => {}), /a rule of connections, of messages, or both/);
+  assert.throws(() => webSocketLimit({}, () => {}), /needs connections, messages, or both/);
 });

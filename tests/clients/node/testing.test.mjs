@@ -144,7 +144,7 @@ test("a fake denies on demand, and remembers what it was asked", async () => {
       ...["allow p:other 1", "refund p:k 4", "block p:k 0", "unblock p:k 0", "reset p:k 0"],
     ],
   );
-  assert.deepEqual(fake.statistics, { server: 0, cache: 0, failure: 0, local: 7, lost: 0 });
+  assert.deepEqual(fake.statistics, { server: 0, cache: 0, failure: 0, local: 7, lost: 0, evicted: 0 });
   assert.deepEqual(fake.denied, { server: 0, cache: 0, failure: 0, local: 4 });
 });
 

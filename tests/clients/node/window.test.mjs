@@ -191,7 +191,7 @@ test("a limiter without a server", async () => {
   await limiter.reset("a");
   const decision = await limiter.allow("a");
   assert.deepEqual([decision.granted, decision.remaining, decision.source], [1, 1, "local"]);
-  assert.deepEqual(limiter.statistics, { server: 0, cache: 0, failure: 0, local: 8, lost: 0 });
+  assert.deepEqual(limiter.statistics, { server: 0, cache: 0, failure: 0, local: 8, lost: 0, evicted: 0 });
 });
 
 test("the process remembers a bounded number of keys", async () => {

@@ -36,7 +36,7 @@ def test_texts(part, parse):
 def test_names_of_policies(kind):
     for case in VECTORS["policies"]:
         assert policy_names(case["policies"]) == case["shown"]
-    limits = kind.limits(None, "10/hour; 2 per 10s")
+    limits = kind.limits(None, "10/hour; 2/10s")
     assert limits.allow("k").headers()["RateLimit"].startswith('"default-1h";r=9;t=')
     assert limits.allow("k").headers("a", "a")["RateLimit-Policy"] == '"a-1h";q=10;w=3600, "a-10s";q=2;w=10'
 
@@ -70,7 +70,7 @@ def test_a_limiter_from_a_url(kind, server, monkeypatch):
     assert client not in closed
     limits.close()
     assert client in closed
-    limiter = from_url(kind, "Limiter", f"redis://127.0.0.1:{server.port}/0", "2 per 10 min", resolution="1m",
+    limiter = from_url(kind, "Limiter", f"redis://127.0.0.1:{server.port}/0", "2/10 min", resolution="1m",
                        prefix="p:", max_untracked_age=5)
     assert limiter.quota.words == (2, "600000ms", "60000ms")
     assert [limiter.allow("k").granted for _ in range(3)] == [1, 1, 0]
@@ -103,7 +103,7 @@ def test_what_else_a_url_may_name(kind, start, tmp_path):
 
 @pytest.mark.parametrize("url, rate, sentence", [
     ("redis://localhost", "5/second; 100/hour", "has 2 rates, and a limiter takes one: use Limits"),
-    ("redis://localhost", "5 per month", "has no fixed length: write days"),
+    ("redis://localhost", "5/month", "has no fixed length: write days"),
     ("localhost:6379", "5/second", "Redis URL must specify one of the following schemes"),
 ])
 def test_what_is_refused(kind, url, rate, sentence):

@@ -4,7 +4,7 @@
  */
 
 import { Decision, type KnownReply, NEVER, type Source } from "../core/decision.js";
-import { callerDeadline, type Duration, flag, integer, milliseconds } from "../core/duration.js";
+import { callerDeadline, type Duration, flag, integer, milliseconds, shown } from "../core/duration.js";
 import { RefusedError, UnavailableError } from "../core/errors.js";
 import { clock, LocalWindows, withoutServer } from "../core/local-windows.js";
 import {
@@ -90,7 +90,7 @@ export class HttpLimiter {
   }
 
   private async decide(how: "allow" | "peek", key: string, options: HttpAllowOptions): Promise<Decision> {
-    if (typeof key !== "string") throw new TypeError(`key must be a string, not ${String(key)}`);
+    if (typeof key !== "string") throw new TypeError(`key must be a string, not ${shown(key)}`);
     const { cost = 1, partial = false, signal, deadline } = requested(options, how === "peek" ? PEEKED : ALLOWED);
     const block = options.block === undefined ? 0 : milliseconds(options.block, "block");
     const name = this.settings.prefix + key;

@@ -10,9 +10,11 @@ import {
   type HttpOptions,
   headersFor,
   holdFor,
+  holdRuleOf,
   judge,
   type Reading,
   type Rule,
+  rulesOf,
   type Verdict,
 } from "./http.js";
 
@@ -35,11 +37,20 @@ const READING: Reading<Request> = {
   address: ({ ip }) => (ip === undefined ? undefined : addressKey(ip)),
 };
 
-/** Middleware that passes a request if all rules grant it. The decision is in `response.locals.rateLimit`. */
+/**
+ * Middleware that passes a request if all rules grant it. The decision is in `response.locals.rateLimit`.
+ *
+ * @example
+ * const limiter = new Limiter({ client, limit: 100, window: "1m" });
+ * app.use(rateLimit({ limiter, key: (request) => request.get("x-api-key") }));
+ *
+ * @throws TypeError when a rule or an option is wrong.
+ */
 export function rateLimit(rules: Rule<Request> | readonly Rule<Request>[], options: ExpressOptions = {}) {
+  const list = rulesOf(rules, options);
   return async (request: Request, response: Response, next: Next): Promise<void> => {
     try {
-      const verdict = await judge(rules, request, READING);
+      const verdict = await judge(list, request, READING);
       if (!verdict) return next();
       response.locals.rateLimit = verdict;
       for (const [name, value] of Object.entries(headersFor(verdict, options))) response.setHeader(name, value);
@@ -56,14 +67,22 @@ export function rateLimit(rules: Rule<Request> | readonly Rule<Request>[], optio
 /**
  * Middleware that holds a place for each request until its response has ended or the client has left; for responses
  * that stream. The hold is in `response.locals.hold`.
+ *
+ * @example
+ * const limiter = new HoldLimiter({ client, limit: 5 });
+ * app.get("/stream", concurrencyLimit({ limiter }, { wait: "2s" }), stream);
+ *
+ * @throws TypeError when the rule or an option is wrong.
  */
-export function concurrencyLimit(rule: HoldRule<Request>, { wait = 0, onDenied }: ConcurrencyOptions = {}) {
+export function concurrencyLimit(rule: HoldRule<Request>, options: ConcurrencyOptions = {}) {
+  const checked = holdRuleOf(rule, options);
+  const { wait = 0, onDenied } = options;
   return async (request: Request, response: Response, next: Next): Promise<void> => {
     const left = new AbortController();
     response.once("close", () => left.abort());
     if (response.destroyed) left.abort(); // before the middleware
     try {
-      const hold = await holdFor(rule, request, READING, { wait, signal: left.signal });
+      const hold = await holdFor(checked, request, READING, { wait, signal: left.signal });
       if (!hold) return next();
       response.locals.hold = hold;
       if (hold.granted === 0) {

@@ -1,17 +1,26 @@
 /** Middleware for Hono. */
 
 import type { Context } from "hono";
-import { addressKey, DENIED, type HttpOptions, headersFor, judge, type Rule, type Verdict } from "./http.js";
+import { addressKey, DENIED, type HttpOptions, headersFor, judge, type Rule, rulesOf, type Verdict } from "./http.js";
 
 export interface HonoOptions extends HttpOptions {
   /** Answers a denied request; by default with status 429 and a line of text. */
   onDenied?(context: Context, verdict: Verdict): Response | Promise<Response>;
 }
 
-/** Middleware that passes a request if all rules grant it. */
+/**
+ * Middleware that passes a request if all rules grant it.
+ *
+ * @example
+ * const limiter = new Limiter({ client, limit: 100, window: "1m" });
+ * app.use(rateLimit({ limiter, key: (context) => context.req.header("x-api-key") }));
+ *
+ * @throws TypeError when a rule or an option is wrong.
+ */
 export function rateLimit(rules: Rule<Context> | readonly Rule<Context>[], options: HonoOptions = {}) {
+  const list = rulesOf(rules, options);
   return async (context: Context, next: () => Promise<void>): Promise<Response | undefined> => {
-    const verdict = await judge(rules, context, { method: ({ req }) => req.method, address: remoteAddress });
+    const verdict = await judge(list, context, { method: ({ req }) => req.method, address: remoteAddress });
     if (!verdict) {
       await next();
       return undefined;

@@ -2,11 +2,13 @@
 
 import { isIPv6 } from "node:net";
 import type { Decision } from "../core/decision.js";
+import { flag, integer, shown } from "../core/duration.js";
 import type { HeaderOptions } from "../core/headers.js";
+import { requested } from "../core/options.js";
 import { allowAll, type Decisions, type Share } from "../limiters/all-of.js";
-import type { Hold, HoldLimiter, HoldOptions } from "../limiters/hold.js";
+import { type Hold, HoldLimiter, type HoldOptions } from "../limiters/hold.js";
 import { Limits } from "../limiters/limits.js";
-import type { Limiter } from "../limiters/rate.js";
+import { Limiter } from "../limiters/rate.js";
 
 /** One limit for requests. */
 export interface Rule<Request> {
@@ -47,15 +49,62 @@ const STANDS_FOR_IPV4 = new Set(["0:0:0:0:0:ffff", "64:ff9b:0:0:0:0"]);
 /** The body of a response with status 429. */
 export const DENIED = "Too many requests, please try again later.";
 
+const RULE = new Set(["limiter", "key", "cost", "methods", "methodExact"]);
+
+/** Rules of rates, which are checked when the middleware is made; also its options, of which it has `names`. */
+export function rulesOf<Request>(
+  rules: Rule<Request> | readonly Rule<Request>[],
+  options: object = {},
+  names: readonly string[] = ["headers", "onDenied"],
+): readonly Rule<Request>[] {
+  const list = Array.isArray(rules) ? (rules as readonly Rule<Request>[]) : [rules as Rule<Request>];
+  if (list.length === 0) throw new TypeError("there must be a rule: give one such as { limiter }");
+  for (const rule of list) checkRule(rule, "a Limiter or Limits", Limiter, Limits);
+  requested(options, new Set(names));
+  const { onDenied } = options as { onDenied?: unknown };
+  if (onDenied !== undefined) functionOf(onDenied, "onDenied");
+  return list;
+}
+
+/** The same for a rule of what is under way at once. */
+export function holdRuleOf<Request>(rule: HoldRule<Request>, options: object = {}): HoldRule<Request> {
+  checkRule(rule, "a HoldLimiter", HoldLimiter);
+  requested(options, new Set(["wait", "onDenied"]));
+  return rule;
+}
+
+type AnyRule = Pick<Rule<never>, "key" | "cost" | "methods" | "methodExact"> & { readonly limiter: unknown };
+type Kind = abstract new (...words: never[]) => unknown;
+
+function checkRule(rule: AnyRule, what: string, ...kinds: Kind[]): void {
+  const isLimiter = kinds.some((kind) => rule instanceof kind);
+  if (typeof rule !== "object" || rule === null || isLimiter) {
+    throw new TypeError(`a rule must be an object such as { limiter, key }, not ${isLimiter ? what : shown(rule)}`);
+  }
+  const { limiter, key, cost = 1, methods = [], methodExact = false } = requested(rule, RULE);
+  if (typeof limiter !== "function" && !kinds.some((kind) => limiter instanceof kind)) {
+    throw new TypeError(`limiter must be ${what}, or a function of the request, not ${shown(limiter)}`);
+  }
+  if (key !== undefined) functionOf(key, "key");
+  if (typeof cost !== "function") integer(cost, "cost", 1);
+  if (!Array.isArray(methods) || methods.some((one) => typeof one !== "string")) {
+    throw new TypeError(`methods must be a list of texts, not ${shown(methods)}`);
+  }
+  flag(methodExact, "methodExact");
+}
+
+function functionOf(value: unknown, what: string): void {
+  if (typeof value !== "function") throw new TypeError(`${what} must be a function, not ${shown(value)}`);
+}
+
 /** Decide a request by all rules that have a key for it, at once; null where none has. */
 export async function judge<Request>(
-  rules: Rule<Request> | readonly Rule<Request>[],
+  rules: readonly Rule<Request>[],
   request: Request,
   { method, address }: Reading<Request>,
 ): Promise<Verdict | null> {
-  const list: readonly Rule<Request>[] = "limiter" in rules ? [rules as Rule<Request>] : rules;
   const shares: Required<Share>[] = [];
-  for (const rule of list) {
+  for (const rule of rules) {
     if (!limitsMethod(rule, method(request))) continue;
     const { limiter, key = address, cost = 1 } = rule;
     const name = await key(request);

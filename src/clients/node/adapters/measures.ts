@@ -1,5 +1,6 @@
 /** What exporters of metrics show: what limiters have decided, and how their servers are. The names are swlimitd's. */
 
+import { shown } from "../core/duration.js";
 import { BaseLimiter } from "../limiters/base.js";
 import { Limits } from "../limiters/limits.js";
 import type { ServerState } from "../transport/server-health.js";
@@ -27,7 +28,7 @@ export function eachLimiter(limits: Named): Map<string, BaseLimiter> {
     if (limiter instanceof Limits) {
       for (const one of limiter.limiters) found.set(`${name}:${one.quota.window}`, one);
     } else if (limiter instanceof BaseLimiter) found.set(name, limiter);
-    else throw new TypeError(`${name} must be a limiter, not ${String(limiter)}`);
+    else throw new TypeError(`${name} must be a limiter, not ${shown(limiter)}`);
   }
   return found;
 }
@@ -105,6 +106,7 @@ export const MEASURES: readonly Measure[] = [
     ({ state }) => state === "unavailable",
   ),
   byServer("server_slow", "1 while replies of the server come after the timeout", ({ state }) => state === "slow"),
+  byServer("server_evicts", "1 if the server may evict counts", ({ evicts }) => evicts !== null),
   byServer("server_script", "1 if the server has not the module, and its script decides", ({ backend }) =>
     backend === null ? null : backend === "script",
   ),

@@ -1,7 +1,7 @@
 /** A limiter with the methods of the package rate-limiter-flexible, for programs that call those. */
 
 import type { Decision } from "../core/decision.js";
-import { integer } from "../core/duration.js";
+import { integer, shown } from "../core/duration.js";
 import type { BudgetLimiter } from "../limiters/budget.js";
 import { Limiter, type LimiterOptions } from "../limiters/rate.js";
 import { ALL, type FixedOptions, limiterOf } from "./fixed.js";
@@ -119,7 +119,7 @@ export class RateLimiterSwlimit {
   /** A key at the server, without `prefix`. */
   getKey(key: Key): string {
     if (typeof key !== "string" && typeof key !== "number") {
-      throw new TypeError(`key must be a string or a number, not ${String(key)}`);
+      throw new TypeError(`key must be a string or a number, not ${shown(key)}`);
     }
     return this.keyPrefix === "" ? String(key) : `${this.keyPrefix}:${key}`;
   }
@@ -150,5 +150,5 @@ export class RateLimiterSwlimit {
 function ofSeconds(seconds: number, what: string): number {
   const ms = Math.round(seconds * 1000);
   if (typeof seconds === "number" && ms >= 1) return ms;
-  throw new RangeError(`${what} must be seconds, at least 0.001, not ${String(seconds)}`);
+  throw new RangeError(`${what} must be seconds, at least 0.001, not ${shown(seconds)}`);
 }

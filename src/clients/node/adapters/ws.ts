@@ -1,8 +1,9 @@
 /** Limits of WebSockets, for the package ws. */
 
 import type { IncomingMessage } from "node:http";
+import { requested } from "../core/options.js";
 import type { Hold } from "../limiters/hold.js";
-import { addressKey, type HoldRule, holdFor, judge, type Reading, type Rule } from "./http.js";
+import { addressKey, type HoldRule, holdFor, holdRuleOf, judge, type Reading, type Rule, rulesOf } from "./http.js";
 
 /** The codes that close a WebSocket: too many connections, too many messages, an error of a limiter. */
 const TRY_AGAIN_LATER = 1013;
@@ -37,15 +38,29 @@ const READING: Reading<IncomingMessage> = {
  * A listener for a server's event "connection", which calls `listener` with each connection that finds a place. One that
  * finds none is closed with code 1013 (try again later). A message beyond the limit is not emitted, and closes its
  * connection with code 1008 (policy violation).
+ *
+ * @example
+ * const messages = { limiter: new Limiter({ client, limit: 20, window: "1s" }) };
+ * server.on("connection", webSocketLimit({ messages }, (socket) => socket.on("message", answer)));
+ *
+ * @throws TypeError when a rule is wrong.
  */
 export function webSocketLimit<Socket extends LimitedSocket>(
   rules: WebSocketRules,
   listener: (socket: Socket, request: IncomingMessage) => void,
 ): (socket: Socket, request: IncomingMessage) => void {
-  if (!rules.connections && !rules.messages) {
-    throw new TypeError("what limits WebSockets is a rule of connections, of messages, or both");
-  }
-  return (socket, request) => new LimitedConnection(rules, socket, request).open(() => listener(socket, request));
+  const { connections, messages } = requested(rules, new Set(["connections", "messages"]));
+  if (!connections && !messages) throw new TypeError("webSocketLimit needs connections, messages, or both");
+  const checked = {
+    connections: connections && holdRuleOf(connections),
+    messages: messages && rulesOf(messages),
+  };
+  return (socket, request) => new LimitedConnection(checked, socket, request).open(() => listener(socket, request));
+}
+
+interface CheckedRules {
+  readonly connections: HoldRule<IncomingMessage> | undefined;
+  readonly messages: readonly Rule<IncomingMessage>[] | undefined;
 }
 
 /** A WebSocket whose events "message" and "close" wait in order until the limits have decided. */
@@ -61,7 +76,7 @@ class LimitedConnection {
   private hasLeft: boolean;
 
   constructor(
-    private readonly rules: WebSocketRules,
+    private readonly rules: CheckedRules,
     private readonly socket: LimitedSocket,
     private readonly request: IncomingMessage,
   ) {

@@ -6,6 +6,8 @@
  * and years begin with a day. An hour begins when the zone's clock shows a full hour.
  */
 
+import { shown } from "./duration.js";
+
 export const PERIODS = ["hour", "day", "week", "month", "year"] as const;
 
 export type PeriodName = (typeof PERIODS)[number];
@@ -52,7 +54,7 @@ export class Calendar {
 
   constructor({ period, timeZone = "UTC", anchor }: CalendarOptions) {
     if (!PERIODS.includes(period)) {
-      throw new RangeError(`period must be one of ${PERIODS.join(", ")}, not ${String(period)}`);
+      throw new RangeError(`period must be one of ${PERIODS.join(", ")}, not ${shown(period)}`);
     }
     this.period = period;
     this.zone = zoneOf(timeZone);
@@ -95,7 +97,7 @@ class Zone {
   private readonly format: Intl.DateTimeFormat;
 
   constructor(name: string) {
-    if (typeof name !== "string") throw new TypeError(`timeZone must be a string, not ${String(name)}`);
+    if (typeof name !== "string") throw new TypeError(`timeZone must be a string, not ${shown(name)}`);
     this.format = new Intl.DateTimeFormat("en-US", {
       timeZone: name,
       calendar: "gregory",
@@ -171,14 +173,14 @@ function stepsOf(period: PeriodName, anchor: number | string | undefined): Steps
 
 function weeks(anchor: number | string): Steps {
   const first = WEEKDAYS.indexOf(String(anchor).toLowerCase());
-  if (first < 0) throw new RangeError(`anchor of a week must be one of ${WEEKDAYS.join(", ")}, not ${String(anchor)}`);
+  if (first < 0) throw new RangeError(`anchor of a week must be one of ${WEEKDAYS.join(", ")}, not ${shown(anchor)}`);
   // 1970-01-01 was a Thursday.
   return { before: (day) => day - past(day + 4 - first, 7), after: (day) => day + 7 };
 }
 
 function months(anchor: number | string): Steps {
   if (typeof anchor !== "number" || !Number.isInteger(anchor) || anchor < 1 || anchor > 31) {
-    throw new RangeError(`anchor of a month must be a day from 1 to 31, not ${String(anchor)}`);
+    throw new RangeError(`anchor of a month must be a day from 1 to 31, not ${shown(anchor)}`);
   }
   return byMonths(1, (year, month) => dayOf(year, month, anchor));
 }
@@ -187,7 +189,7 @@ function years(anchor: number | string): Steps {
   const [, month, day] = /^(\d\d)-(\d\d)$/.exec(String(anchor))?.map(Number) ?? [];
   // 2000 had a 29th of February.
   if (!month || !day || month > 12 || new Date(Date.UTC(2000, month - 1, day)).getUTCMonth() !== month - 1) {
-    throw new RangeError(`anchor of a year must be a day such as "04-01", not ${String(anchor)}`);
+    throw new RangeError(`anchor of a year must be a day such as "04-01", not ${shown(anchor)}`);
   }
   return byMonths(12, (year) => dayOf(year, month - 1, day));
 }

@@ -34,15 +34,22 @@ export function durationText(ms: number): string {
   return `${ms / length}${unit}`;
 }
 
+/** A wrong value as its error shows it: a text in quotes. */
+export function shown(value: unknown): string {
+  if (typeof value === "string") return JSON.stringify(value);
+  if (typeof value === "function") return "a function";
+  return Array.isArray(value) ? "a list" : String(value);
+}
+
 /** A duration in ms, of at least `least`; the error names `what`. */
 export function milliseconds(duration: Duration, what: string, least = 1): number {
   const ms = typeof duration === "string" ? parseDuration(duration) : duration;
   if (Number.isSafeInteger(ms) && (ms as number) >= 0 && (ms as number) < least) {
-    throw new RangeError(`${what} must be at least ${least} ms, not ${String(duration)}`);
+    throw new RangeError(`${what} must be at least ${least} ms, not ${shown(duration)}`);
   }
   if (ms === null || !Number.isSafeInteger(ms) || ms < least || ms > MAX_WINDOW) {
     throw new RangeError(
-      `${what} must be a duration such as "250ms", "60s" or "1h", or whole milliseconds, not ${String(duration)}`,
+      `${what} must be a duration such as "250ms", "60s" or "1h", or whole milliseconds, not ${shown(duration)}`,
     );
   }
   return ms;
@@ -51,14 +58,14 @@ export function milliseconds(duration: Duration, what: string, least = 1): numbe
 /** A whole number from `least` to 2^53 − 1; the error names `what`. */
 export function integer(value: number, what: string, least: number): number {
   if (!Number.isSafeInteger(value) || value < least) {
-    throw new RangeError(`${what} must be an integer between ${least} and ${MAX_EXACT}, not ${String(value)}`);
+    throw new RangeError(`${what} must be an integer between ${least} and ${MAX_EXACT}, not ${shown(value)}`);
   }
   return value;
 }
 
 /** True or false, and no other value; the error names `what`. */
 export function flag(value: boolean, what: string): boolean {
-  if (typeof value !== "boolean") throw new TypeError(`${what} must be true or false, not ${String(value)}`);
+  if (typeof value !== "boolean") throw new TypeError(`${what} must be true or false, not ${shown(value)}`);
   return value;
 }
 

@@ -1,6 +1,7 @@
 /** Keys as the server has them, and as this process remembers them. */
 
 import { createHash } from "node:crypto";
+import { shown } from "./duration.js";
 
 /** Longer keys are remembered by their hash, which limits memory in bytes, too. */
 const LONGEST = 128;
@@ -11,7 +12,7 @@ const TAGGED = /^[^{]*\{[^}]+\}/;
  * A key at the server. Lone surrogates are replaced as they are when sent, so that an invalidation names the same key.
  */
 export function keyWithPrefix(prefix: string, key: string): string {
-  if (typeof key !== "string") throw new TypeError(`key must be a string, not ${String(key)}`);
+  if (typeof key !== "string") throw new TypeError(`key must be a string, not ${shown(key)}`);
   const name = prefix + key;
   return name.isWellFormed() ? name : name.toWellFormed();
 }

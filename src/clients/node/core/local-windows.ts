@@ -8,14 +8,13 @@ import { Entry, scale } from "./window.js";
 export class LocalWindows {
   private readonly entries: BoundedMap<Entry>;
 
-  /** Of more than `maxKeys` keys those are forgotten that were not used for the longest time; blocks last. */
-  constructor(maxKeys: number, now: () => number = clock) {
-    this.entries = new BoundedMap(maxKeys, (entry) => entry.isBlocked(now()));
-  }
-
-  /** How many keys were forgotten because there were too many. */
-  get evicted(): number {
-    return this.entries.evicted;
+  /**
+   * Of more than `maxKeys` keys those are forgotten that were not used for the longest time; blocks last. `evicted` is
+   * called for each that counted still.
+   */
+  constructor(maxKeys: number, now: () => number = clock, evicted: () => void = () => {}) {
+    const isBlocked = (entry: Entry) => entry.isBlocked(now());
+    this.entries = new BoundedMap(maxKeys, isBlocked, (entry) => now() < entry.end && evicted());
   }
 
   /** The window of a key: a new one if there is none. */

@@ -1,6 +1,6 @@
 /** Options of limiters, their defaults, and their checks. */
 
-import { type Duration, flag, integer, milliseconds, resolutionOf } from "./duration.js";
+import { type Duration, flag, integer, milliseconds, resolutionOf, shown } from "./duration.js";
 import type { Quota } from "./window.js";
 
 /** A quota: units per window. */
@@ -26,6 +26,18 @@ export type OnFailure = "local" | "allow" | "deny" | "error";
 
 /** Whether the module or the script decides. */
 export type ModuleUse = "auto" | "always" | "never";
+
+/** Whether a URL leads to a cluster; "auto" finds out. */
+export type ClusterMode = "auto" | "on" | "off";
+
+/** The options of a client that a limiter opens by itself. */
+export interface UrlOptions {
+  /**
+   * Whether the client is a cluster's: "auto" by default, if the server says that it is part of one and an address that
+   * it names can be reached.
+   */
+  readonly cluster?: ClusterMode | undefined;
+}
 
 /** How long a request may take. */
 export interface WaitOptions {
@@ -110,6 +122,12 @@ const OF_RATES = [...QUOTA, "mode", "maxWaiting", "maxUntrackedAge", "warmUp", "
 /** The options of a limiter whose client and rate are arguments of their own. */
 export const BESIDE_RATE = new Set([...COMMON, ...OF_RATES].filter((name) => !/^(client|limit|window)$/.test(name)));
 
+/** What the options of `fromUrl` say of the client; what is left are the limiter's. */
+export function ofUrl<Options extends UrlOptions>(options: Options): [ClusterMode, Omit<Options, "cluster">] {
+  const { cluster = "auto", ...others } = options;
+  return [oneOf(cluster, "cluster", ["auto", "on", "off"]), others];
+}
+
 /** Former names of options, and their names in other languages. */
 const RENAMED: Record<string, string> = {
   decide: "mode",
@@ -140,7 +158,7 @@ export function settingsOf(options: CommonOptions, own: readonly string[] = OF_R
   const found = { ...defaults, ...rest };
   if (client === undefined && mode !== "local") throw new TypeError(`mode "${String(mode)}" needs a client`);
   if (!(found.localShare >= 0.000001 && found.localShare <= 1)) {
-    throw new RangeError(`localShare must be a number between 0.000001 and 1, not ${String(found.localShare)}`);
+    throw new RangeError(`localShare must be a number between 0.000001 and 1, not ${shown(found.localShare)}`);
   }
   return {
     mode: oneOf(mode, "mode", ["direct", "cached", "local"]),
@@ -174,14 +192,14 @@ export function quotaLike(quota: Quota, changes: Partial<QuotaOptions>): Quota {
 /** Check the options of a request: their names, the deadline and the signal. */
 export function requested<Options extends object>(options: Options, names: ReadonlySet<string>): Options {
   if (typeof options !== "object" || options === null) {
-    throw new TypeError(`options must be an object, not ${String(options)}`);
+    throw new TypeError(`options must be an object, not ${shown(options)}`);
   }
   for (const name in options) known(name, names);
   const { deadline, signal } = options as WaitOptions;
   if (deadline !== undefined) milliseconds(deadline, "deadline", 0);
   if (signal === undefined) return options;
   if (typeof signal?.throwIfAborted !== "function") {
-    throw new TypeError(`signal must be an AbortSignal, not ${String(signal)}`);
+    throw new TypeError(`signal must be an AbortSignal, not ${shown(signal)}`);
   }
   signal.throwIfAborted();
   return options;
@@ -196,10 +214,10 @@ function known(name: string, names: ReadonlySet<string>): void {
 export function oneOf<T extends string>(value: unknown, what: string, values: readonly T[]): T {
   if (values.includes(value as T)) return value as T;
   const all = values.map((one) => `"${one}"`).join(", ");
-  throw new RangeError(`${what} must be one of ${all}, not ${JSON.stringify(value) ?? String(value)}`);
+  throw new RangeError(`${what} must be one of ${all}, not ${shown(value)}`);
 }
 
 function text(value: unknown, what: string): string {
-  if (typeof value !== "string") throw new TypeError(`${what} must be a string, not ${String(value)}`);
+  if (typeof value !== "string") throw new TypeError(`${what} must be a string, not ${shown(value)}`);
   return value;
 }

@@ -1,6 +1,6 @@
 /** Rates as text, such as "100/minute", and the keys of several rates. */
 
-import { MAX_EXACT, MAX_WINDOW } from "./duration.js";
+import { MAX_EXACT, MAX_WINDOW, shown } from "./duration.js";
 import { hasTag } from "./keys.js";
 
 /** Units per window, in ms. */
@@ -19,17 +19,17 @@ const UNITS = new Map(
   }).flatMap(([names, ms]) => names.split(" ").map((name) => [name, ms] as const)),
 );
 const SPACES = /^[ \t\r\n]+|[ \t\r\n]+$/g;
-const WITHOUT_UNIT = /^[0-9]+([ \t\r\n]*(\/|per)([ \t\r\n]*[0-9]+)?)?$/i;
+const WITHOUT_UNIT = /^[0-9]+([ \t\r\n]*\/([ \t\r\n]*[0-9]+)?)?$/i;
 const OF_NGINX = /^[0-9]+[ \t\r\n]*r[ \t\r\n]*\/[ \t\r\n]*[sm]$/i;
-const RATE = /^([0-9]+)[ \t\r\n]*(?:\/|per)[ \t\r\n]*([0-9]+)?[ \t\r\n]*([a-z]+)$/i;
+const RATE = /^([0-9]+)[ \t\r\n]*\/[ \t\r\n]*([0-9]+)?[ \t\r\n]*([a-z]+)$/i;
 const CALENDAR = /^(month|year)s?$/;
 
 /** Rates such as "100/hour; 5/second", in the text's order. */
 export function parseRates(text: string): [ParsedRate, ...ParsedRate[]] {
-  if (typeof text !== "string") throw new TypeError(`rates must be a text such as "100/minute", not ${String(text)}`);
+  if (typeof text !== "string") throw new TypeError(`rates must be a text such as "100/minute", not ${shown(text)}`);
   const whole = trimmed(text);
   if (whole === "") throw new RangeError("no rate: write one such as 100/minute");
-  const parts = whole.split(/[;,|]/).map(trimmed);
+  const parts = whole.split(/[;,]/).map(trimmed);
   if (parts.includes("")) throw refused(whole, "has a separator without a rate: write such as 100/hour; 5/second");
   const rates = parts.map(parsed) as [ParsedRate, ...ParsedRate[]];
   for (const [at, { window }] of rates.entries()) {
@@ -49,13 +49,13 @@ export function parseRate(text: string): ParsedRate {
 
 /** The key of one of several rates: all of a key are in one slot of a cluster. */
 export function keyOfRate(prefix: string, key: string, window: number): string {
-  if (typeof key !== "string") throw new TypeError(`key must be a string, not ${String(key)}`);
+  if (typeof key !== "string") throw new TypeError(`key must be a string, not ${shown(key)}`);
   if (key === "") throw new RangeError("key must not be empty");
   return hasTag(prefix + key) ? `${prefix}${key}:${window}` : `${prefix}{${key}}:${window}`;
 }
 
 function parsed(text: string): ParsedRate {
-  if (WITHOUT_UNIT.test(text)) throw refused(text, "has no unit: write one such as 100/minute or 5 per 10s");
+  if (WITHOUT_UNIT.test(text)) throw refused(text, "has no unit: write one such as 100/minute or 5/10s");
   if (OF_NGINX.test(text)) {
     throw refused(
       text,
@@ -64,7 +64,7 @@ function parsed(text: string): ParsedRate {
     );
   }
   const [, limit, count = 1, name] = RATE.exec(text) ?? [];
-  if (name === undefined) throw refused(text, "is no rate: write one such as 100/minute or 5 per 10s");
+  if (name === undefined) throw refused(text, "is no rate: write one such as 100/minute or 5/10s");
   const unit = name.toLowerCase();
   const [, period] = CALENDAR.exec(unit) ?? [];
   if (period) {

@@ -25,6 +25,8 @@ export interface BaseOptions extends CommonOptions {
 export interface Statistics extends Record<Source, number> {
   /** Records that were kept and could not be sent. */
   lost: number;
+  /** Keys that this process has forgotten although they still counted, because there were more than `maxKeys`. */
+  evicted: number;
 }
 
 /** Makes the spans of a limiter's decisions. */
@@ -45,7 +47,7 @@ export class Kept {
 
 export abstract class BaseLimiter {
   /** The number of decisions by their source. */
-  readonly statistics: Statistics = { server: 0, cache: 0, failure: 0, local: 0, lost: 0 };
+  readonly statistics: Statistics = { server: 0, cache: 0, failure: 0, local: 0, lost: 0, evicted: 0 };
 
   /** The number of denials among them. */
   readonly denied: Record<Source, number> = { server: 0, cache: 0, failure: 0, local: 0 };

@@ -57,7 +57,9 @@ export class BudgetLimiter extends BaseLimiter {
     this.window = window === undefined ? null : milliseconds(window, "window");
     this.calendar = period === undefined ? null : new Calendar({ period, timeZone, anchor });
     if (!this.calendar && (timeZone ?? anchor) !== undefined) throw new TypeError("a window has no timeZone or anchor");
-    this.budgets = new LocalBudgets(this.settings.maxKeys);
+    this.budgets = new LocalBudgets(this.settings.maxKeys, (end) => {
+      if (this.date() < end) this.statistics.evicted++;
+    });
     this.core?.join(this);
   }
 
@@ -227,8 +229,8 @@ type How = "look" | "take" | "force";
 class LocalBudgets {
   private readonly used: BoundedMap<{ units: number; end: number }>;
 
-  constructor(maxKeys: number) {
-    this.used = new BoundedMap(maxKeys);
+  constructor(maxKeys: number, evicted: (end: number) => void) {
+    this.used = new BoundedMap(maxKeys, undefined, ({ end }) => evicted(end));
   }
 
   decide(name: string, demand: BudgetDemand, now: number, end: number, how: How): Reply {

@@ -6,10 +6,12 @@ import type { Decision } from "../core/decision.js";
 import type { Duration } from "../core/duration.js";
 import {
   BESIDE_RATE,
+  ofUrl,
   type QuotaOptions,
   type RateOptions,
   requested,
   settingsOf,
+  type UrlOptions,
   type WaitOptions,
 } from "../core/options.js";
 import { keyOfRate, type ParsedRate, parseRates } from "../core/rates.js";
@@ -55,9 +57,11 @@ export class Limits {
   }
 
   /** Rates on a client of their own, as that of Limiter.fromUrl. */
-  static async fromUrl(url: string, rates: string, options: LimitsSettings = {}): Promise<Limits> {
-    requested(options, BESIDE_RATES);
-    return withOwnClient(url, options, (client) => new Limits({ ...options, client, rates }));
+  static async fromUrl(url: string, rates: string, options: LimitsSettings & UrlOptions = {}): Promise<Limits> {
+    const [cluster, others] = ofUrl(options);
+    requested(others, BESIDE_RATES);
+    const { mode } = others;
+    return withOwnClient(url, { cluster, mode }, (client) => new Limits({ ...others, client, rates }));
   }
 
   /** Decide all at once, and count if all grant: by one command. */

@@ -7,12 +7,14 @@ import { NotAskedError, UnavailableError } from "../core/errors.js";
 import { LocalWindows, withoutServer } from "../core/local-windows.js";
 import {
   BESIDE_RATE,
+  ofUrl,
   type QuotaOptions,
   quotaLike,
   quotaOf,
   type RateOptions,
   requested,
   settingsOf,
+  type UrlOptions,
   type WaitOptions,
 } from "../core/options.js";
 import { parseRate } from "../core/rates.js";
@@ -87,7 +89,11 @@ export class Limiter extends BaseLimiter {
     this.quota = quotaOf(options);
     const { mode, module, maxKeys, maxUntrackedAge } = this.settings;
     this.warming = warmingOf(options, this.quota, maxKeys);
-    this.windows = new LocalWindows(maxKeys);
+    this.windows = new LocalWindows(
+      maxKeys,
+      () => this.now(),
+      () => this.statistics.evicted++,
+    );
     this.denials = new DenialCache(maxKeys);
     const { core, denials } = this;
     core?.join(denials, denials);
@@ -98,10 +104,12 @@ export class Limiter extends BaseLimiter {
    * A limiter of a rate such as "100/minute" on a client of its own, which it opens and closes: of the package redis
    * or, where that is not installed, ioredis.
    */
-  static async fromUrl(url: string, rate: string, options: RateSettings = {}): Promise<Limiter> {
+  static async fromUrl(url: string, rate: string, options: RateSettings & UrlOptions = {}): Promise<Limiter> {
     const quota = parseRate(rate);
-    requested(options, BESIDE_RATE);
-    return withOwnClient(url, options, (client) => new Limiter({ ...options, ...quota, client }));
+    const [cluster, others] = ofUrl(options);
+    requested(others, BESIDE_RATE);
+    const { mode } = others;
+    return withOwnClient(url, { cluster, mode }, (client) => new Limiter({ ...others, ...quota, client }));
   }
 
   /**

@@ -1,6 +1,6 @@
 /** What was really used of an admission's parts, by position or by name. */
 
-import { integer } from "../core/duration.js";
+import { integer, shown } from "../core/duration.js";
 import { HoldLimiter } from "./hold.js";
 import type { Part } from "./member.js";
 
@@ -20,7 +20,7 @@ export type Usage<Name extends string = string> = [Name] extends [never]
 export function checkNames(parts: readonly Part[]): void {
   const names = parts.map(({ name }) => name).filter((name) => name !== undefined);
   for (const name of names) {
-    if (typeof name !== "string" || name === "") throw new TypeError(`name must be a text, not ${String(name)}`);
+    if (typeof name !== "string" || name === "") throw new TypeError(`name must be a text, not ${shown(name)}`);
   }
   if (new Set(names).size < names.length) throw new TypeError("two parts have the same name");
 }

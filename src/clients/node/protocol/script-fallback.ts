@@ -77,7 +77,8 @@ interface ScriptHealth {
   losesScripts(): void;
 }
 
-const nextLook = () => performance.now() + LOOK * (0.5 + Math.random());
+/** When to look next. */
+export const nextLook = () => performance.now() + LOOK * (0.5 + Math.random());
 
 /** What the connections to one server share: which texts it was sent, and when the module is looked for. */
 export class ServerScripts {

@@ -26,6 +26,8 @@ export interface ServerState {
   readonly roundTrip: number | null;
   /** What decides there; null until that is known. */
   readonly backend: "module" | "script" | null;
+  /** Its `maxmemory-policy`, where that may evict counts; else null, also before it is known. */
+  readonly evicts: string | null;
   /** How often another server became the primary, according to the sentinels. */
   readonly failovers: number;
   /** Keys of the script that were handed over to the module, which was loaded later. */
@@ -77,6 +79,7 @@ export class ServerHealth {
   private readonly lacking = new Set<string>();
   private takenOver = 0;
   private hasLostScripts = false;
+  private evicts: string | null = null;
 
   constructor(
     readonly address: string,
@@ -85,7 +88,7 @@ export class ServerHealth {
   ) {}
 
   get state(): ServerState {
-    const { address, unavailable, slow, since, lacking, roundTrip, takenOver } = this;
+    const { address, unavailable, slow, since, lacking, roundTrip, evicts, takenOver } = this;
     return {
       address,
       state: unavailable ? "unavailable" : slow !== null ? "slow" : "up",
@@ -95,6 +98,7 @@ export class ServerHealth {
       lacks: [...lacking].sort(),
       roundTrip,
       backend: this.backend(),
+      evicts,
       failovers: this.failovers(),
       takenOver,
     };
@@ -137,6 +141,20 @@ export class ServerHealth {
   answered(roundTrip: number, isLate: boolean): void {
     this.roundTrip = roundTrip;
     if (this.logged && !isLate && !this.unavailable) this.logReturn();
+  }
+
+  /** What INFO says. */
+  informed(info: string): void {
+    const field = (name: string) => new RegExp(`^${name}:(.*?)\\r?$`, "m").exec(info)?.[1];
+    const policy = field("maxmemory_policy") ?? "noeviction";
+    const evicts = (field("maxmemory") ?? "0") === "0" || policy === "noeviction" ? null : policy;
+    if (evicts !== null && this.evicts === null) {
+      process.emitWarning(
+        `server ${this.address} evicts keys (maxmemory-policy ${policy}), and limits with them: use noeviction`,
+        { code: "SWLIMIT_EVICTS" },
+      );
+    }
+    this.evicts = evicts;
   }
 
   /** The server forgets scripts that it has just executed. Said once. */

@@ -16,7 +16,7 @@ import {
 import type { ModuleUse } from "../core/options.js";
 import { reasonOfError } from "../core/reasons.js";
 import { type AnyCommand, checkReply, decides, keyOf, serverCommand, wordsOf } from "../protocol/commands.js";
-import { Dialect, isUnknown, type Send, ServerScripts } from "../protocol/script-fallback.js";
+import { Dialect, isUnknown, nextLook, type Send, ServerScripts } from "../protocol/script-fallback.js";
 import { within } from "../util/timeout.js";
 import { afterLoopTurns, type Batch, BatchTimeouts, type PendingReply } from "./batch-timeouts.js";
 import { Breaker } from "./breaker.js";
@@ -116,6 +116,8 @@ export class Server {
   private longestTimeout = 0;
   /** The last key that failed, and how it was asked for. */
   private key = "";
+  /** When INFO is read again. */
+  private looksAt = Number.NEGATIVE_INFINITY;
   private use: ModuleUse = "auto";
 
   constructor(
@@ -205,6 +207,17 @@ export class Server {
   served(exchange: Exchange): void {
     this.hasServed = true;
     this.answered(exchange);
+    if (performance.now() >= this.looksAt) this.look(exchange);
+  }
+
+  /** Read what the server says of its memory, once in about a minute. */
+  private look({ command, connection }: Exchange): void {
+    this.looksAt = nextLook();
+    const info = serverCommand(keyOf(command), "INFO");
+    connection?.dialect.ask(info, this.use).then(
+      (text) => this.health.informed(String(text)),
+      (error) => this.health.refused(info, error),
+    );
   }
 
   /** A reply came, or an error that is the caller's. */

@@ -1,12 +1,10 @@
 /** A map with a maximum number of keys. Entries that were not used for the longest time go first, and pinned ones last. */
 export class BoundedMap<Value> extends Map<string, Value> {
-  /** How many were removed because there were too many. */
-  evicted = 0;
-
-  /** `isPinned`: entries that stay, as long as they are at most half of all. */
+  /** `isPinned`: entries that stay, as long as they are at most half of all. `evicted` gets each that goes. */
   constructor(
     private readonly maxKeys: number,
     private readonly isPinned: (value: Value) => boolean = () => false,
+    private readonly evicted: (value: Value) => void = () => {},
   ) {
     super();
   }
@@ -35,7 +33,7 @@ export class BoundedMap<Value> extends Map<string, Value> {
       this.delete(key);
       if (this.isPinned(value) && ++pinned <= this.maxKeys / 2) super.set(key, value);
       else {
-        this.evicted++;
+        this.evicted(value);
         if (--left === 0) return;
       }
     }

@@ -7,10 +7,10 @@ from .names import has_tag
 from .quota import MAX_EXACT, MAX_WINDOW
 
 _SPACES = " \t\r\n"
-_SEPARATOR = re.compile("[;,|]")
-_WITHOUT_UNIT = re.compile(r"([0-9]+)([ \t\r\n]*(/|per)([ \t\r\n]*[0-9]+)?)?", re.IGNORECASE | re.ASCII)
+_SEPARATOR = re.compile("[;,]")
+_WITHOUT_UNIT = re.compile(r"([0-9]+)([ \t\r\n]*/([ \t\r\n]*[0-9]+)?)?", re.IGNORECASE | re.ASCII)
 _OF_NGINX = re.compile(r"[0-9]+[ \t\r\n]*r[ \t\r\n]*/[ \t\r\n]*(s|m)", re.IGNORECASE | re.ASCII)
-_RATE = re.compile(r"([0-9]+)[ \t\r\n]*(?:/|per)[ \t\r\n]*([0-9]+)?[ \t\r\n]*([a-z]+)", re.IGNORECASE | re.ASCII)
+_RATE = re.compile(r"([0-9]+)[ \t\r\n]*/[ \t\r\n]*([0-9]+)?[ \t\r\n]*([a-z]+)", re.IGNORECASE | re.ASCII)
 _UNITS = {name: ms for ms, names in {
     1: "ms", 1_000: "s sec second seconds", 60_000: "m min minute minutes", 3_600_000: "h hour hours",
     86_400_000: "d day days"}.items() for name in names.split()}
@@ -62,13 +62,13 @@ def key_of_window(prefix: bytes, key: bytes, window: int) -> bytes:
 
 def _rate(text: str) -> Rate:
     if _WITHOUT_UNIT.fullmatch(text):
-        raise ValueError(f"'{text}' has no unit: write one such as 100/minute or 5 per 10s")
+        raise ValueError(f"'{text}' has no unit: write one such as 100/minute or 5/10s")
     if _OF_NGINX.fullmatch(text):
         raise ValueError(f"'{text}' is written as for nginx, where 10r/s admits one request per 100 ms: write that as "
                          "1/100ms, or ten at once as 10/second")
     found = _RATE.fullmatch(text)
     if found is None:
-        raise ValueError(f"'{text}' is no rate: write one such as 100/minute or 5 per 10s")
+        raise ValueError(f"'{text}' is no rate: write one such as 100/minute or 5/10s")
     limit, count, unit = _number(found[1]), _number(found[2] or "1"), found[3].lower()
     if unit in ("month", "months", "year", "years"):
         raise ValueError(f"'{text}' has no fixed length: write days, such as 100/30 days, or use a budget for a "
