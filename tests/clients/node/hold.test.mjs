@@ -339,6 +339,6 @@ test("a hold that is released while the server is away ends once it is back", as
 
 test("what is refused as too short says what is long enough", () => {
   const made = (ttl) => new HoldLimiter({ limit: 1, ttl });
-  assert.throws(() => made("1s"), /ttl must be at least 3000 ms, not 1s/);
+  assert.throws(() => made("1s"), /ttl must be at least 3000 ms, not "1s"/);
   assert.equal(made("3s").ttl, 3000);
 });

@@ -213,3 +213,32 @@ test("which methods are limited", () => {
 test("addresses as keys", () => {
   for (const { address, key } of vectors("addresses")) assert.equal(addressKey(address), key, address);
 });
+
+for (const [name, { rateLimit }] of Object.entries({
+  Express: forExpress,
+  Fastify: forFastify,
+  Hono: forHono,
+  Koa: forKoa,
+})) {
+  test(`${name}: wrong rules are refused when the middleware is made`, () => {
+    const three = new Limiter({ limit: 3, window: "1m" });
+    for (const [rules, options, error] of [
+      [{}, {}, /^TypeError: limiter must be a Limiter or Limits, or a function of the request, not undefined/],
+      [three, {}, /^TypeError: a rule must be an object such as \{ limiter, key \}, not a Limiter or Limits/],
+      [[], {}, /^TypeError: there must be a rule/],
+      [{ limiter: three, key: "x" }, {}, /^TypeError: key must be a function, not "x"/],
+      [{ limiter: three, cost: "3" }, {}, /^RangeError: cost must be an integer .*, not "3"/],
+      [{ limiter: three, methods: "POST" }, {}, /^TypeError: methods must be a list of texts, not "POST"/],
+      [[{ limiter: three }, { limiter: three, kye: () => "k" }], {}, /^TypeError: there is no option kye/],
+      [{ limiter: three }, { onDeny: () => {} }, /^TypeError: there is no option onDeny/],
+      [{ limiter: three }, { onDenied: 429 }, /^TypeError: onDenied must be a function, not 429/],
+    ]) {
+      assert.throws(() => rateLimit(rules, options), error);
+    }
+  });
+}
+
+test("a wrong rule of holds is refused when the middleware is made", () => {
+  const limiter = new Limiter({ limit: 3, window: "1m" });
+  assert.throws(() => forExpress.concurrencyLimit({ limiter }), /limiter must be a HoldLimiter, or a function/);
+});

@@ -2,7 +2,9 @@
 
 import assert from "node:assert/strict";
 import { execFileSync } from "node:child_process";
+import { once } from "node:events";
 import { cpSync, mkdirSync, mkdtempSync, rmSync, symlinkSync } from "node:fs";
+import { createServer } from "node:net";
 import { tmpdir } from "node:os";
 import { join } from "node:path";
 import { test } from "node:test";
@@ -130,6 +132,27 @@ test("a client of its own, from a URL, which the last limiter closes", async (te
   await eventually(async () => (await connections()).every((id) => !own.includes(id)), "its end");
   await using both = await Limits.fromUrl(url, "1/s; 2/m", { timeout: 2000 });
   assert.equal((await both.allow(key())).granted, true);
+});
+
+test("a socket of this machine, with a user, a password and a database", async (test) => {
+  const folder = mkdtempSync(join(tmpdir(), "swlimit-"));
+  const seen = [];
+  const server = createServer((socket) =>
+    socket.on("data", (data) => {
+      seen.push(String(data));
+      socket.write("+OK\r\n".repeat(String(data).match(/^\*/gm).length));
+    }),
+  );
+  test.after(() => {
+    server.close();
+    rmSync(folder, { recursive: true });
+  });
+  await once(server.listen(join(folder, "a socket")), "listening");
+  const url = `unix://ann:a%2Fb@${folder}/a%20socket?db=3`;
+  const one = await Limiter.fromUrl(url, "3/minute", { timeout: 20 });
+  await one.close();
+  assert.match(seen.join(""), /ann\r\n\$3\r\na\/b\r\n/);
+  assert.match(seen.join(""), /SELECT\r\n\$1\r\n3\r\n/);
 });
 
 test("a URL without a server behind it, and arguments that are refused", async (test) => {
