@@ -149,6 +149,32 @@ def test_what_is_lost_at_the_end_is_said(start_daemon, own_server):
     assert re.search(r"cannot be given back.* units=\d+ keys=1", daemon.log), daemon.log
 
 
+@pytest.mark.parametrize("way, kept", [("grpc", 1), ("auth", 1), ("v1", 0)])
+def test_what_the_server_grants_after_an_error(start_daemon, own_server, way, kept):
+    """A proxy may let its request pass after an error, so its unit stays counted. Who asks over HTTP got nothing."""
+    limit = "{unit: day, requests_per_unit: 10, mode: direct, on_failure: error}"
+    daemon = start_daemon(f"""
+        domain: d
+        descriptors: [{{key: k, rate_limit: {limit}}}]
+        policies: [{{name: p, key: ip, rate_limit: {limit}}}]
+        """, own_server, timeout="300ms")
+    asks = {"grpc": lambda: ask_within(daemon, "10S", descriptor("k=x")),
+            "auth": lambda: daemon.http("/auth/a")[0],
+            "v1": lambda: post(daemon, "/v1/allow", RATE | {"key": "late", "mode": "direct"})[0]}
+    assert post(daemon, "/v1/allow", RATE)[1]["source"] == "server"
+    stopped(own_server)
+    try:
+        assert asks[way]() in (UNAVAILABLE, 503)
+    finally:
+        goes_on(own_server)
+    eventually(lambda: daemon.metrics("swlimit_client_unclaimed_total"), {(): 1})
+    # What gives it back would be behind the reply.
+    for number in range(5):
+        assert post(daemon, "/v1/allow", RATE | {"key": f"other {number}", "mode": "direct"})[0] == 200
+    key, = [key for key in own_server.cli("KEYS", "*").split("\n") if key.startswith(("{d}", "late"))] or ["late"]
+    eventually(lambda: own_server.cli("SWLIMIT.PEEK", key, 10, "1d", "2h").split("\n")[2], str(10 - kept))
+
+
 def test_units_that_are_being_leased_at_the_end_are_said(start_daemon, own_server):
     """The server stands still and later counts what was on its way: that is no more than was granted and is said."""
     daemon = start_daemon(LIMITS, own_server, timeout="500ms")
