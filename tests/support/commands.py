@@ -95,7 +95,7 @@ def random_commands(draw, count, keys=20):
             [f"SWLIMIT.{draw.choice(['ALLOW', 'RECORD'])}", f"key:{key}", *quota, *cost, "BLOCK", "20m", "AT", at],
             draw.choice([
                 ["SWLIMIT.BLOCK", f"key:{draw.randrange(2 * keys)}", f"{draw.randint(10, 90)}m",
-                 *draw.choice([[], ["NX"]]), "AT", at],
+                 *draw.choice([[], ["NX"], ["GT"]]), "AT", at],
                 ["SWLIMIT.UNBLOCK", f"key:{key}", "AT", at],
             ]),
         ]))

@@ -166,8 +166,8 @@ class Commands:
                 words += ["SINCE", max(0, now + pick.choice([-1, -1, -1, 1]) * self.span(geometry))]
             words += instant
         elif chance < 0.84:
-            words = ["SWLIMIT.BLOCK", key, f"{max(1, self.span(geometry))}ms", *(["NX"] if pick.random() < 0.4 else []),
-                     *instant]
+            words = ["SWLIMIT.BLOCK", key, f"{max(1, self.span(geometry))}ms",
+                     *pick.choice([[], [], ["NX"], ["GT"]]), *instant]
         elif chance < 0.87:
             words = ["SWLIMIT.UNBLOCK", key, *instant]
         elif chance < 0.9:
@@ -312,7 +312,7 @@ class Commands:
         words = {"REFUND": [1], "BLOCK": ["1m"], "UNBLOCK": [], "INFO": [], "BUDGET": [5, NOW + HOUR],
                  "HOLD": [5, "1m", "id"], "RELEASE": ["id"], "RENEW": ["1m", "id"], "HOLDERS": []}.get(
             name, [5, "1m", "5s"])
-        words = words + pick.choice([[], ["COST", 2], ["AT", NOW], ["STRICT"], ["AT"], ["NX"], ["AGE", 5],
+        words = words + pick.choice([[], ["COST", 2], ["AT", NOW], ["STRICT"], ["AT"], ["NX"], ["NX", "GT"], ["AGE", 5],
                                      ["AT", 5, "at", 6], ["AGE", 5, "SINCE", 5], ["SINCE", NOW, "age", "x"]])
         if name in SEVERAL:
             keys = [key, pick.choice(self.keys)][:pick.choice([1, 2, 2])]

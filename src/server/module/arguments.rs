@@ -22,6 +22,8 @@ pub struct Options {
     pub strict: bool,
     /// `NX`
     pub nx: bool,
+    /// `GT`, instead of `NX`
+    pub gt: bool,
     /// `FORCE`
     pub force: bool,
     /// `AGE duration`, in ms.
@@ -47,6 +49,8 @@ pub enum Keyword {
     Strict,
     /// `NX`
     Nx,
+    /// `GT`, instead of `NX`
+    Gt,
     /// `AGE duration`
     Age,
     /// `SINCE unix-ms`, instead of `AGE`
@@ -62,7 +66,7 @@ pub enum Keyword {
 }
 
 impl Keyword {
-    const NAMES: [(&'static [u8], Self); 10] = [
+    const NAMES: [(&'static [u8], Self); 11] = [
         (b"COST", Keyword::Cost),
         (b"AT", Keyword::At),
         (b"STRICT", Keyword::Strict),
@@ -71,6 +75,7 @@ impl Keyword {
         (b"AGE", Keyword::Age),
         (b"SINCE", Keyword::Since),
         (b"NX", Keyword::Nx),
+        (b"GT", Keyword::Gt),
         (b"FORCE", Keyword::Force),
         (b"WAIT", Keyword::Wait),
     ];
@@ -80,6 +85,8 @@ impl Keyword {
         match self {
             Keyword::Age => Some(Keyword::Since),
             Keyword::Since => Some(Keyword::Age),
+            Keyword::Nx => Some(Keyword::Gt),
+            Keyword::Gt => Some(Keyword::Nx),
             Keyword::Wait => Some(Keyword::At),
             Keyword::At => Some(Keyword::Wait),
             _ => None,
@@ -98,6 +105,7 @@ impl Default for Options {
             partial: false,
             strict: false,
             nx: false,
+            gt: false,
             force: false,
             age: None,
             since: None,
@@ -235,6 +243,7 @@ impl Options {
             Keyword::Partial => self.partial = true,
             Keyword::Strict => self.strict = true,
             Keyword::Nx => self.nx = true,
+            Keyword::Gt => self.gt = true,
             Keyword::Force => self.force = true,
             Keyword::Age => self.age = Some(duration_or_zero(value()?).ok_or(Error::Duration("AGE"))?),
             Keyword::Since => self.since = Some(integer(value()?).ok_or(Error::Instant("SINCE"))?),
@@ -319,6 +328,7 @@ mod tests {
             partial: true,
             strict: true,
             nx: false,
+            gt: false,
             force: false,
             age: Some(0),
             since: None,

@@ -296,7 +296,7 @@ else
   elseif command == 'PEEK' then options, first = ' COST PARTIAL STRICT AT ', 5
   elseif command == 'RECORD' then options, first = ' COST STRICT AGE BLOCK AT ', 5
   elseif command == 'REFUND' then options, first = ' AGE SINCE AT ', 3
-  elseif command == 'BLOCK' then options, first = ' NX AT ', 3
+  elseif command == 'BLOCK' then options, first = ' NX GT AT ', 3
   elseif command == 'UNBLOCK' then options = ' AT '
   elseif command == 'MALLOW' or command == 'ADMIT' then options = ' STRICT AT '
   elseif command == 'BUDGET' then options, first = ' COST PARTIAL FORCE AT ', 4
@@ -430,13 +430,17 @@ else
     local name = string.upper(word)
     if command == 'HOLD' and name == 'WAIT' then return {err = 'ERR WAIT needs the module'} end
     if seen[name] or not string.find(options, ' ' .. name .. ' ', 1, true) then return syntax(word) end
-    if name == 'AGE' and seen.SINCE or name == 'SINCE' and seen.AGE then return syntax(word) end
+    if name == 'AGE' and seen.SINCE or name == 'SINCE' and seen.AGE or name == 'NX' and seen.GT
+      or name == 'GT' and seen.NX then
+      return syntax(word)
+    end
     seen[name] = word
     if name == 'PARTIAL' or name == 'FORCE' then
       if seen.PARTIAL and seen.FORCE then return syntax(word) end
       partial = partial or name == 'PARTIAL'
     elseif name == 'STRICT' then strict = true
     elseif name == 'NX' then request.nx = true
+    elseif name == 'GT' then request.gt = true
     else
       i = i + 1
       local value, fault = ARGV[i], nil
@@ -1694,7 +1698,8 @@ local function run()
 
   local function begin_block(key)
     local entry = open(key)
-    if request.nx and blocked_for(entry) then return entry.blocked end
+    local held = blocked_for(entry)
+    if held and (request.nx or request.gt and held >= request.duration) then return entry.blocked end
     entry = entry or build(key, 0, 0, {}, {}, 0)
     entry.blocked = now + request.duration
     store(entry, nil, true)

@@ -123,13 +123,15 @@ fn reply(entry: &mut Entry, now: u64, words: &[&str]) -> Result<Value, Overflow>
             let age = option("AGE").map(|age| age.min(now)).or(option("SINCE").map(|since| now.saturating_sub(since)));
             json!(entry.refund(number(2), age, now))
         }
-        "SWLIMIT.BLOCK" => match blocked.filter(|_| words.contains(&"NX")) {
-            Some(ms) => json!(now + ms),
-            None => {
-                entry.block(now + number(2));
-                json!(now + number(2))
+        "SWLIMIT.BLOCK" => {
+            match blocked.filter(|ms| words.contains(&"NX") || words.contains(&"GT") && *ms >= number(2)) {
+                Some(ms) => json!(now + ms),
+                None => {
+                    entry.block(now + number(2));
+                    json!(now + number(2))
+                }
             }
-        },
+        }
         "SWLIMIT.UNBLOCK" => {
             if blocked.is_some() {
                 entry.unblock();

@@ -69,10 +69,12 @@ def test_any_duration_at_any_instant(server, now, duration, ms):
 @pytest.mark.parametrize("options, later, in_force", [
     ((), 0, 20_000), ((), 9_999, 29_999), ((), 10_000, 30_000), ((), -5_000, 15_000),
     (("NX",), 0, 10_000), (("nx",), 9_999, 10_000), (("NX",), 10_000, 30_000), (("NX",), -5_000, 10_000),
+    (("GT",), 0, 20_000), (("GT",), -9_999, 10_001), (("gt",), -10_000, 10_000), (("GT",), -15_000, 10_000),
+    (("GT",), 10_000, 30_000),
 ])
 @pytest.mark.parametrize("counted", [False, True])
 def test_block_sets_the_block_whatever_it_was(server, counted, options, later, in_force):
-    """NX: unless there is one at that instant."""
+    """NX: unless there is one at that instant. GT: unless one ends no earlier."""
     if counted:
         exhaust(server)
     block(server, 10)
@@ -87,10 +89,12 @@ def test_a_block_can_be_made_shorter(server):
     assert [peek(server, NOW + ms)[0] for ms in (0, 1)] == [0, 1]
 
 
-def test_nx_that_does_nothing_changes_nothing(server):
+def test_what_does_not_block_changes_nothing(server):
     block(server, "1h")
     with unchanged(server):
         assert block(server, "2h", NOW + 1, "NX") == NOW + 3_600_000
+        assert block(server, "1h", NOW, "GT") == NOW + 3_600_000
+        assert block(server, "1m", NOW, "GT") == NOW + 3_600_000
 
 
 def test_unblock(server):

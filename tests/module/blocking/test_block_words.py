@@ -31,13 +31,15 @@ REFUSED = [
     *((["UNBLOCK", "k", "AT", word], AT) for word in NO_INSTANT),
     (["BLOCK", "k", 5, "UNTIL", 0], near("UNTIL")), (["UNBLOCK", "k", "UNTIL", 0], near("UNTIL")),
     *((["BLOCK", "k", 5, *options], near(options[-1])) for options in (
-        ["XX"], [""], ["NX", "nx"], ["AT"], ["NX", "UNTIL"], ["COST"], ["BLOCK"], ["STRICT"], ["AGE"], ["5"])),
+        ["XX"], [""], ["NX", "nx"], ["GT", "gt"], ["NX", "GT"], ["GT", "nx"],
+        ["AT"], ["NX", "UNTIL"], ["COST"], ["BLOCK"], ["STRICT"], ["AGE"], ["5"])),
     (["BLOCK", "k", 5, "COST", 1], near("COST")), (["BLOCK", "k", 5, "BLOCK", 5], near("BLOCK")),
     (["BLOCK", "k", 5, "AT", 1, "at", 1], near("at")),
-    (["UNBLOCK", "k", "NX"], near("NX")), (["UNBLOCK", "k", 5], near("5")), (["UNBLOCK", "k", "AT"], near("AT")),
+    (["UNBLOCK", "k", "NX"], near("NX")), (["UNBLOCK", "k", "GT"], near("GT")),
+    (["UNBLOCK", "k", 5], near("5")), (["UNBLOCK", "k", "AT"], near("AT")),
     (["UNBLOCK", "k", "AT", 1, "at", 1], near("at")),
     *(([command, *QUOTA, *options], near(options[-1])) for command in ("ALLOW", "RECORD") for options in (
-        ["BLOCK"], ["STRICT", "block"], ["NX"])),
+        ["BLOCK"], ["STRICT", "block"], ["NX"], ["GT"])),
     *(([command, *QUOTA, "BLOCK", 5, "block", 5], near("block")) for command in ("ALLOW", "RECORD")),
     (["PEEK", *QUOTA, "BLOCK", 5], near("BLOCK")), (["REFUND", "k", 1, "BLOCK", 5], near("BLOCK")),
     (["MALLOW", 1, *QUOTA, 1, "BLOCK", 5], near("BLOCK")),

@@ -1,4 +1,4 @@
-//! `SWLIMIT.BLOCK key duration [NX] [AT unix-ms]`
+//! `SWLIMIT.BLOCK key duration [NX | GT] [AT unix-ms]`
 
 use swlimit_effect::Effect;
 
@@ -20,7 +20,7 @@ impl Parse for BlockArguments {
     fn parse<'a>(mut words: impl Iterator<Item = &'a [u8]>, _max_subintervals: u64) -> Result<Self, Error> {
         words.word()?;
         let duration = words.duration("BLOCK")?;
-        Ok(Self { duration, options: words.options(&[Keyword::Nx, Keyword::At])? })
+        Ok(Self { duration, options: words.options(&[Keyword::Nx, Keyword::Gt, Keyword::At])? })
     }
 }
 
@@ -37,7 +37,7 @@ impl Command for Block {
         parameters: &[
             request::KEY_PARAMETER,
             Parameter::string(c"duration"),
-            Parameter::flag(c"nx", c"NX").optional(),
+            Parameter::one_of(c"unless", &[Parameter::flag(c"nx", c"NX"), Parameter::flag(c"gt", c"GT")]).optional(),
             request::AT,
         ],
     };
@@ -50,7 +50,7 @@ impl Command for Block {
 
         let mut key: Key = call.write(name)?;
         let held = key.entry().and_then(|entry| entry.blocked_for(now));
-        if let Some(ms) = held.filter(|_| options.nx) {
+        if let Some(ms) = held.filter(|ms| options.nx || options.gt && *ms >= duration) {
             return Ok(Reply::Integer(now + ms));
         }
         let mut change = key.change()?;
