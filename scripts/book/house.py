@@ -27,7 +27,8 @@ PARTS = [
 SERVER = [("src/server/module/commands", "one file a command"), ("src/server/module/waiting", "queues of waiters"),
           ("src/server/module/server", "the server's API: all that is unsafe"),
           ("src/server/script", "or: the same as a script")]
-ARITHMETIC = [("src/server/window", "rates"), ("src/server/hold", "holds"), ("src/server/budget", "budgets")]
+ARITHMETIC = [("src/server/window", "rates"), ("src/server/hold", "holds"), ("src/server/budget", "budgets"),
+              ("src/server/effect", "what replicas get")]
 
 EDGE, COLUMN, GAP, ROOM, HEAD = 16, 190, 14, 30, 48
 WIDTH = 2 * EDGE + len(PARTS) * COLUMN + (len(PARTS) - 1) * GAP
@@ -76,11 +77,11 @@ def server():
     for place, (folder, about) in enumerate(SERVER):
         x, y = EDGE + 8 + place % 2 * (half + 8), BELOW + 32 + place // 2 * ROOM
         shapes += room(x, y, half, f"{folder}/", about)
-    third = (width - 32) / 3
-    about = "Arithmetic without a clock or a server, for the module and the Rust client"
+    share = (width - 8) / len(ARITHMETIC) - 8
+    about = "Arithmetic without a clock or a server; the Rust client shares all but effects"
     shapes.append(text(EDGE + 10, BELOW + 32 + 2 * ROOM + 15, about, "small"))
     for place, (folder, about) in enumerate(ARITHMETIC):
-        shapes += room(EDGE + 8 + place * (third + 8), BELOW + 56 + 2 * ROOM, third, f"{folder}/", about, "pure")
+        shapes += room(EDGE + 8 + place * (share + 8), BELOW + 56 + 2 * ROOM, share, f"{folder}/", about, "pure")
     return shapes
 
 

@@ -35,9 +35,10 @@ COMMANDS = {
 
 
 def spellings(name):
-    """The command with every one of its words but its keys spelled in every way, and MALLOW with one key as well."""
+    """The command, then with every one of its words but its keys spelled in every way; also MALLOW with one key."""
     words = COMMANDS[name][1]
     for each in [words, [1, KEY, *QUOTA, 9]] if name == "swlimit.mallow" else [words]:
+        yield [name, *each]
         for place, word in enumerate(each):
             if word not in (KEY, OTHER):
                 for spelling in NUMBERS:
@@ -79,4 +80,4 @@ def test_the_server_finds_the_keys_of_whatever_is_taken(server, name):
                 taken += 1
                 found = connection.call("COMMAND", "GETKEYS", *words)
                 assert found == [word for word in words if word in (KEY, OTHER)], words
-        assert taken > 0 or len(COMMANDS[name][1]) == 1
+        assert taken > 0
