@@ -1,6 +1,7 @@
 """What operators, other commands and strangers can do to holds that the script keeps."""
 
 import random
+import time
 
 import pytest
 
@@ -11,6 +12,7 @@ from support.waiting import eventually
 
 WRONGTYPE = "WRONGTYPE Operation against a key holding the wrong kind of value"
 END = T + 3_600_000
+SOON = int(time.time() * 1000) + 3_600_000
 ADMIT = ("ADMIT", 4, "h", "r", "b", "s", "HOLD", 9, 60, "x", 1, "RATE", 5, 60, 5, 1, "BUDGET", 5, END, 1,
          "HOLD", 5, 60, "y", 2, "AT", T)
 COMMANDS = [("HOLD", "h", 9, 60, "new", "AT", T), ("HOLD", "h", 9, 60, "new", "COST", 2, "AT", T),
@@ -134,6 +136,36 @@ def test_missing_rights_change_nothing(plain, ask, words):
             assert stored(plain) == before, right
     plain.call("ACL", "DELUSER", "u")
     assert refused >= 3
+
+
+@pytest.mark.parametrize("beside", [False, True])
+@pytest.mark.parametrize("words", [
+    ("ADMIT", 3, "h", "r", "b", "HOLD", 9, "60000ms", "new", 1, "RATE", 9, "60000ms", "60000ms", 1,
+     "BUDGET", 9, SOON, 1),
+    ("SETTLE", 3, "h", "r", "b", "a", 1, 3)], ids=lambda words: words[0])
+def test_missing_rights_change_nothing_by_the_clock(plain, ask, words, beside):
+    """Where ADMIT and SETTLE go a way of their own."""
+    refused = 0
+    for right in ("zadd", "zrem", "zmscore", "zcard", "zcount", "zrangebyscore", "zrevrangebyscore", "pexpireat",
+                  "pttl", "del", "set", "setrange", "getrange", "time"):
+        plain.call("FLUSHALL")
+        for id in ["a", "c"][:1 + beside]:
+            assert ask("ADMIT", 3, "h", "r", "b", "HOLD", 9, "60000ms", id, 1, "RATE", 9, "60000ms", "60000ms", 2,
+                       "BUDGET", 9, SOON, 2)[0] == 1
+        before = stored(plain)
+        plain.call("ACL", "SETUSER", "u", "reset", "on", "nopass", "~*", "+@all", f"-{right}")
+        with Connection(plain.port) as unable:
+            assert unable.call("AUTH", "u", "x") == b"OK"
+            reply = ask(*words, by=unable)
+        if isinstance(reply, Failed):
+            refused += 1
+            assert "can't run this command" in reply or "permission" in reply, (right, reply)
+            assert stored(plain) == before, right
+        else:
+            assert reply[0] == 1
+            assert len(ask("HOLDERS", "h")) == 1 + beside + (1 if words[0] == "ADMIT" else -1)
+    plain.call("ACL", "DELUSER", "u")
+    assert refused >= 7
 
 
 @pytest.mark.parametrize("right", ["zadd", "zrem", "zmscore", "zcard", "zcount", "zrangebyscore", "zrevrangebyscore",

@@ -150,9 +150,10 @@ if not structs then
   end)()
 end
 local unpack, pack = structs.unpack, structs.pack
-local packed = ARGV[1] or ''      -- an ALLOW, a PEEK or a MALLOW in one argument; nil where the command is none of these
+local packed = ARGV[1] or ''      -- an ALLOW, a PEEK or rates of several keys; nil where the command is none of these
 local words                       -- whether it came in words, and is answered so
-local several                     -- whether it is a MALLOW, of as many quotas as keys
+local several                     -- whether it is a MALLOW, of as many quotas as keys, or an ADMIT of two keys and more
+local admitted                    -- the clauses of that ADMIT; `keys` are those of its rates then
 local block, at                   -- options of ALLOW, and of others
 local command                     -- its name
 -- Its other words, by name: limit, cost, partial, strict, and R, N (R in ms), or `ends`, or ttl and id; force; age,
@@ -160,7 +161,7 @@ local command                     -- its name
 -- limit, cost and R, N, or `ends`, or ttl and id. RELEASE, RENEW and SETTLE have ids, SETTLE what is used of each key
 -- but the first, HOLDERS how many are shown. `holding`: whether holds may be concerned.
 local request
-local PERIOD_END                  -- the error of a budget's end that is none
+local PERIOD_END = 'ERR until must be a Unix time in milliseconds after now, at most 3650 days'
 
 if #packed == 33 then             -- nothing more to find out
 elseif #packed == 41 then
@@ -175,6 +176,63 @@ elseif keys[2] and (#packed - 32 * #keys == 1 or #packed - 32 * #keys == 9) then
     end
   end
   if at and at > MAX then return {err = 'ERR packed call is out of range'} end
+elseif (packed == 'ADMIT' or packed == 'SETTLE') and keys[2] and not keys[65] and not structs.whole and (function()
+    -- ADMIT and SETTLE as clients send them, whose words are read in a fraction of the time; others are read below.
+    local words_of, match, count, list, place = table.concat, string.match, #ARGV, {}, 2
+    for i = 2, #keys do
+      for j = 1, i - 1 do
+        if keys[i] == keys[j] then return end
+      end
+    end
+
+    if packed == 'SETTLE' then
+      if count ~= #keys + 1 or #ARGV[2] < 1 or #ARGV[2] > 128 then return end
+      for i = 2, #keys do
+        local used = (match(ARGV[i + 1], '^%d+$') or -1) + 0
+        if used < 0 or used > MAX then return end
+        list[i] = used
+      end
+      request = {ids = {ARGV[2]}, used = list, holding = true}
+    else
+      local holding, strict
+      for i = 1, #keys do
+        local kind = ARGV[place]
+        local size = kind == 'BUDGET' and 4 or 5
+        if count < place + size - 1 then return end
+        -- A word with a space in it makes too many words.
+        local limit, first, second, cost
+        if kind == 'RATE' then
+          local clause = words_of(ARGV, ' ', place, place + 4)
+          limit, first, second, cost = match(clause, '^RATE (%d+) (%d+)ms (%d+)ms (%d+)$')
+          if not limit then return end
+          limit, first, second, cost = limit + 0, first + 0, second + 0, cost + 0
+          if second == 0 or first % second > 0 or first / second > MOST_SUBINTERVALS then return end
+          list[i] = {limit = limit, cost = cost, R = second, N = first / second}
+        elseif kind == 'HOLD' then
+          local id = ARGV[place + 3]
+          limit, first = match(words_of(ARGV, ' ', place, place + 2), '^HOLD (%d+) (%d+)ms$')
+          cost = match(ARGV[place + 4], '^%d+$')
+          if not (limit and cost) or id == '' or #id > 128 then return end
+          limit, first, cost, holding = limit + 0, first + 0, cost + 0, true
+          list[i] = {limit = limit, cost = cost, ttl = first, id = id}
+        elseif kind == 'BUDGET' then
+          limit, second, cost = match(words_of(ARGV, ' ', place, place + 3), '^BUDGET (%d+) (%d+) (%d+)$')
+          if not limit then return end
+          limit, first, second, cost = limit + 0, 1, second + 0, cost + 0
+          if second > MAX then return end
+          list[i] = {limit = limit, cost = cost, ends = second}
+        else return
+        end
+        if limit > MAX or first < 1 or first > LONGEST or cost < 1 or cost > MAX then return end
+        place = place + size
+      end
+      if ARGV[place] == 'STRICT' then strict, place = true, place + 1 end
+      if ARGV[place] then return end
+      request = {quotas = list, strict = strict, holding = holding}
+    end
+    command, words, packed = packed, true, nil
+    return true
+  end)() then
 else
   words = true
 
@@ -322,7 +380,6 @@ else
   local LIMIT = 'ERR limit must be an integer between 0 and 9007199254740991'
   local period
   if command == 'BUDGET' or command == 'ADMIT' then
-    PERIOD_END = 'ERR until must be a Unix time in milliseconds after now, at most 3650 days'
     period = function(from) -- limit and end of a budget, or nil and the error, as above
       local most, instant = integer(ARGV[from], 0), integer(ARGV[from + 1], 0)
       if not most then return nil, ARGV[from] and LIMIT end
@@ -481,10 +538,23 @@ else
     packed = nil
     request.limit, request.R, request.N = limit, R, N
     request.cost, request.partial, request.strict, request.force = cost, partial, strict, seen.FORCE
-    if command == 'MALLOW' and keys[2] and not structs.whole then
-      several, packed = true, string.char(strict and 13 or 9)
-      for _, one in ipairs(request.quotas) do packed = packed .. pack('<I8I8I8I8', one.limit, one.R, one.N, one.cost) end
+  end
+end
+
+if request and request.quotas and keys[2] and not (at and command == 'ADMIT') and not structs.whole then
+  local rated = {}
+  packed = string.char(request.strict and 13 or 9)
+  for place = 1, #keys do
+    local one = request.quotas[place]
+    if one.R then
+      rated[#rated + 1] = keys[place]
+      packed = packed .. pack('<I8I8I8I8', one.limit, one.R, one.N, one.cost)
     end
+  end
+  if #rated == 0 then packed = nil
+  else
+    several = true
+    if command == 'ADMIT' then admitted, keys = request.quotas, rated end
   end
 end
 
@@ -500,10 +570,118 @@ if not now then
 end
 
 ---------------------------------------------------------------------------------------------------------------------
+-- SETTLE of rates and budgets, in the subintervals and periods that they were reserved in, where no hold has ended.
+-- Without functions, as what comes after it; what does not end here is decided by what follows.
+---------------------------------------------------------------------------------------------------------------------
+
+if command == 'SETTLE' and not at and not structs.whole then
+  local format, key, id, used = string.format, KEYS[1], request.ids[1], request.used
+  local scores, stored = call('ZMSCORE', key, 'n', 'e' .. id, 't' .. id), call('ZCARD', key)
+  local extra, ends, token = scores[1] and scores[1] + 9007199254740992 or -1, (scores[2] or 0) + 0, -(scores[3] or 0)
+  local units = extra > 0 and (call('ZMSCORE', key, 'u' .. id)[1] or 0) / 17592186044416 or 1
+  local member = ends > now and ends < 17592186044416 and ends % 1 == 0 and units >= 1 and units % 1 == 0
+    and extra >= units - 1 and extra % 1 == 0 and token >= 1 and token % 1 == 0 and token <= MAX
+    and type(stored) == 'number' and (stored == 6 or call('ZCOUNT', key, '0', format('%d', now)) == 0)
+  if member then
+    local score = format('%.17g', token * 1298074214633706907132624082305024)
+    member = call('ZRANGEBYSCORE', key, score, '+inf', 'LIMIT', '0', '1')[1]
+  end
+  if member and string.sub(member, 1, 9) ~= 'v' .. pack('<d', token) then member = nil end
+  local reply, writes, place, ranged, wholes = {1}, {}, 10, nil, 0
+  for i = 2, member and #KEYS or 0 do
+    local length, name, value, through = #member, KEYS[i], nil, nil
+    local kind, size, from
+    if place + 4 <= length then kind, size, from = unpack('<BI4', member, place) end
+    if not size or from + size + 35 > length or string.sub(member, from, from + size - 1) ~= name or kind == 72 then
+      member = nil
+      break
+    end
+    local reserved, of, resolution, subintervals, rest, after = unpack('<ddddI4', member, from + size)
+    local beyond, change = used[i] - reserved, 0
+    place = after + rest
+    value = call('GETRANGE', name, '0', kind == 82 and '91' or '28')
+    if kind == 82 and #value >= 76 then
+      local magic, R, N, last, total, slid, blocked, slots, previous, before = unpack('<I4ddddddddd', value)
+      -- What is given back is not all of the newest subinterval, in which it was reserved; what is beyond counts there.
+      if magic == 829192051 and R == resolution and N == subintervals and slots >= 0 and slots <= N and before >= 0
+        and slid >= before and previous >= slid and total > previous and total <= MAX and last >= 0 and blocked >= 0
+        and (#value == 76 + 16 * slots or #value == 92 and slots > 1) and of <= now and (now - now % R) / R <= last + N
+        and (beyond == 0 or beyond < 0 and last == (of - of % R) / R and -beyond < total - previous
+          or beyond > 0 and last >= (now - now % R) / R and total + beyond <= MAX) then
+        through, change = total + beyond, beyond
+        if beyond ~= 0 then
+          writes[#writes + 1] = {name, pack('<d', through)}
+          ranged = name
+        end
+      end
+    elseif kind == 66 and #value == 28 then
+      local magic, spent, began, over = unpack('<I4ddd', value)
+      if magic == 828536691 and spent >= 1 and spent % 1 == 0 and began >= 0 and began % 1 == 0 and over > began
+        and over > now and over <= MAX and over - began <= LONGEST and over % 1 == 0 and spent + beyond >= 1
+        and spent + beyond <= MAX then
+        through = spent + beyond
+        if beyond > 0 or beyond < 0 and over == of then
+          writes[#writes + 1] = {name, pack('<I4ddd', 828536691, through, began, over), true}
+          change, wholes = beyond, wholes + 1
+        end
+      end
+    end
+    if not through then
+      member = nil
+      break
+    end
+    reply[i] = change
+  end
+
+  if member and place == #member + 1 then
+    -- What may be refused is tried first, by writes that change nothing. Then no write fails because there is no
+    -- memory.
+    local done = call('ZREM', key, 'x')
+    if type(done) == 'table' then return {err = done.err} end
+    done = ranged and wholes > 0 and call('SETRANGE', ranged, '28', '')
+    if type(done) == 'table' then return {err = done.err} end
+    for turn = 1, 2 do
+      for _, one in ipairs(writes) do
+        if one[3] and turn == 1 then done = call('SET', one[1], one[2], 'KEEPTTL')
+        elseif not one[3] and turn == 2 then done = call('SETRANGE', one[1], '28', one[2])
+        end
+        if type(done) == 'table' and done.err then return {err = done.err} end
+      end
+    end
+    local is_last = stored == 6 or call('ZCOUNT', key, scores[2], '17592186044415') == 1 -- none other ends as late
+    local newest = is_last and -(call('ZMSCORE', key, 'l')[1] or 0) or token
+    local expiry = (newest - newest % 1000) / 1000 + 1
+    if stored == 6 and expiry <= now and type(call('DEL', key)) == 'number' then return reply end
+    call('ZREM', key, 'e' .. id, 't' .. id, 'u' .. id, member, stored == 6 and 'n' or 'x')
+    if stored > 6 then
+      done = call('ZCOUNT', key, '17592186044416', '(1298074214633706907132624082305024')
+      if units > 1 and done ~= 0 then
+        done = call('ZADD', key, format('%d', extra - units + 1 - 9007199254740992), 'n')
+      end
+      if type(done) ~= 'number' or done == 0 and units == 1 then call('ZREM', key, 'n') end
+    end
+    if is_last then
+      local last = call('ZREVRANGEBYSCORE', key, scores[2], '0', 'WITHSCORES', 'LIMIT', '0', '1')
+      if last[2] and last[2] + 0 > expiry then expiry = last[2] + 0 end
+      if last.err then -- a right is missing: the hold has ended, and the expiry stays
+      elseif expiry <= now then call('DEL', key)
+      elseif expiry < ends then call('PEXPIREAT', key, format('%d', expiry)) end
+    end
+    return reply
+  end
+end
+
+---------------------------------------------------------------------------------------------------------------------
 -- ALLOW and PEEK of a key, and MALLOW of several, that are kept at the geometry asked for. Written without functions,
 -- because every call would make each of them again, and they cost more than the decision; each name for a constant
 -- costs, too. What does not end here is decided by what follows, which can do all of this, too.
 ---------------------------------------------------------------------------------------------------------------------
+
+if admitted then                  -- every clause is checked before a key is
+  for _, one in ipairs(admitted) do
+    if one.ends and (one.ends <= now or one.ends - now > LONGEST) then return {err = PERIOD_END} end
+  end
+end
 
 if packed then
   local flags, limit, R, N, cost = unpack('<BI8I8I8I8', packed)
@@ -631,7 +809,7 @@ if packed then
           if several then
             local left = (newest + N + 1) * R - now
             replies[number + 1] = {granted, limit, remaining, 0, left > 0 and left or 0}
-            writes[number] = {whole, pack('<d', sum), reset_after}
+            writes[number] = {whole, pack('<d', sum), reset_after, c * R}
           else
             if whole then
               local unit, expiry = 'PXAT', now + reset_after
@@ -696,6 +874,116 @@ if packed then
       end
     end
     if several and not replies[number + 1] then fits = nil break end
+  end
+
+  -- §15: the budgets and the hold of an ADMIT that is granted. There is one hold at most, which is new; and no hold of
+  -- its key, and no period, has ended.
+  if admitted then
+    local format, ranged, wholes, rates, fault = string.format, nil, 0, 0, nil
+    local all, sets, reserved, hold = {1}, {}, '', nil
+    for i = 1, fits and #admitted or 0 do
+      local asked, key = admitted[i], KEYS[i]
+      local limit, cost = asked.limit, asked.cost
+      if asked.R then
+        rates = rates + 1
+        local reply, write = replies[rates + 1], writes[rates]
+        reply[3], reply[5] = reply[3] - cost, write[3]
+        if write[1] then sets[#sets + 1] = {key, write[1], now + write[3]} else ranged, wholes = key, wholes + 1 end
+        reserved = reserved .. pack('<BI4', 82, #key) .. key
+          .. pack('<ddddI4', cost, write[4] > now and write[4] or now, asked.R, asked.N, 0)
+        all[i + 1] = reply
+      elseif asked.ends then
+        local value = call('GETRANGE', key, '0', '28')
+        local magic, used, began, over = 828536691, 0, now, asked.ends
+        if #value == 28 then magic, used, began, over = unpack('<I4ddd', value)
+        elseif value ~= '' then magic = nil end
+        if not (magic == 828536691 and used >= 0 and used % 1 == 0 and began >= 0 and began % 1 == 0 and over > began
+            and over > now and over <= MAX and over - began <= LONGEST and over % 1 == 0 and used + cost <= limit
+            and (used > 0) == (value ~= '') and asked.ends > now and asked.ends - now <= LONGEST) then
+          fits = nil
+          break
+        end
+        sets[#sets + 1] = {key, pack('<I4ddd', 828536691, used + cost, began, over), value == '' and over}
+        reserved = reserved .. pack('<BI4', 66, #key) .. key .. pack('<ddddI4', cost, over, 0, 0, 0)
+        all[i + 1] = {cost, limit, limit - used - cost, 0, over - now}
+      else
+        local scores = call('ZMSCORE', key, 'l', 'n', 'e' .. asked.id)
+        local stored = not scores[2] and call('ZCARD', key)
+        local instant = format('%d', now)
+        local live = call('ZCOUNT', key, '(' .. instant, '17592186044415')
+        local over = scores[2] and call('ZCOUNT', key, '0', instant) or 0
+        local token, extra = -(scores[1] or 0), scores[2] and scores[2] + 9007199254740992 or 0
+        local number, ends = now * 1000, now + asked.ttl
+        if token >= number then number = token + 1 end
+        if hold or scores[3] ~= false or type(live) == 'table' or over ~= 0
+          or not (stored == 0 or token >= 1 and token % 1 == 0 and (scores[2] or stored == 2 * live + 1))
+          or extra < 0 or extra % 1 ~= 0 or cost > limit - live - extra or live >= 100000 or number > MAX
+          or number >= 1000 * (ends - 1) then
+          fits = nil
+          break
+        end
+        hold = {key, asked, scores[1], number, ends, extra, scores[2]}
+        all[i + 1] = {cost, limit, limit - live - extra - cost, 0, asked.ttl, number}
+      end
+    end
+
+    if fits then
+      local done = ranged and #sets > 0 and call('SETRANGE', ranged, '28', '')
+      if type(done) == 'table' and done.err then return {err = done.err} end
+      local key, asked, token, number, ends, extra, sum, expiry, outlived, member
+      if hold then
+        key, asked, token, number, ends, extra, sum = hold[1], hold[2], hold[3], hold[4], hold[5], hold[6], hold[7]
+        expiry = format('%d', ends)
+        outlived = call('ZCOUNT', key, expiry, '17592186044415') -- by holds that end no earlier
+        local cost, text = asked.cost, format('%d', -number)
+        local ends_of, token_of = 'e' .. asked.id, 't' .. asked.id
+        if reserved == '' and cost == 1 and not sum then
+          done = call('ZADD', key, expiry, ends_of, text, token_of, text, 'l')
+        else -- there is more than ends and tokens
+          local units, kept = '17592186044416', '-9007199254740992'
+          if cost > 1 then units = format('%.17g', cost * 17592186044416) end
+          if extra + cost > 1 then kept = format('%d', extra + cost - 1 - 9007199254740992) end
+          if reserved ~= '' then
+            member = 'v' .. pack('<d', number) .. reserved
+            done = call('ZADD', key, expiry, ends_of, text, token_of, text, 'l', units, 'u' .. asked.id, kept, 'n',
+              format('%.17g', number * 1298074214633706907132624082305024), member)
+          elseif cost > 1 then
+            done = call('ZADD', key, expiry, ends_of, text, token_of, text, 'l', units, 'u' .. asked.id, kept, 'n')
+          else done = call('ZADD', key, expiry, ends_of, text, token_of, text, 'l')
+          end
+        end
+        if type(done) == 'table' and done.err then return {err = done.err} end
+        if outlived == 0 then done = call('PEXPIREAT', key, expiry)
+        else
+          done = call('PTTL', key)
+          if type(done) == 'number' then done = done >= 0 and done < asked.ttl and call('PEXPIREAT', key, expiry) end
+        end
+        fault = type(done) == 'table' and done.err
+      end
+      for i = 1, fault and 0 or #sets do
+        local one = sets[i]
+        if one[3] then done = call('SET', one[1], one[2], 'PXAT', format('%.0f', one[3]))
+        else done = call('SET', one[1], one[2], 'KEEPTTL')
+        end
+        fault = fault or done.err
+      end
+      for i = 1, wholes > 0 and not fault and last or 0 do
+        if not writes[i][1] then
+          done = call('SETRANGE', keys[i], '28', writes[i][2])
+          fault = fault or type(done) == 'table' and done.err
+        end
+      end
+      if not fault then return all end
+      if hold then -- a right is missing: take it back
+        call('ZREM', key, 'e' .. asked.id, 't' .. asked.id, 'u' .. asked.id, member or 'x', sum and 'x' or 'n',
+          token and 'x' or 'l')
+        if token then call('ZADD', key, token, 'l', sum or token, sum and 'n' or 'l') end
+        local final = call('ZREVRANGEBYSCORE', key, '17592186044415', '0', 'WITHSCORES', 'LIMIT', '0', '1')
+        if final[2] and outlived == 0 then call('PEXPIREAT', key, final[2]) end
+      end
+      return {err = fault}
+    end
+    fits = nil
   end
 
   -- §5: all or nothing. A write that may be refused is tried before the first: SET comes before SETRANGE.
