@@ -3,7 +3,7 @@
 use std::borrow::Cow;
 
 use swlimit_hold::{Hold, KeyDigest, Reservation, Reserved, MAX_ID, MAX_RESERVATIONS};
-use swlimit_window::{Geometry, Invalid, MAX_BLOCK, MAX_EXACT, MAX_WINDOW};
+use swlimit_window::{short_digits, Geometry, Invalid, MAX_BLOCK, MAX_EXACT, MAX_WINDOW};
 
 use crate::write::is_plain;
 use crate::{Effect, Expiry, Id, Word, MAX_IDS, MAX_WORD};
@@ -149,22 +149,20 @@ impl<'a> Parts<'a> {
 
     #[inline(always)]
     fn number(&mut self, mark: u8, most: u64) -> Result<u64, Invalid> {
-        /// As many as the largest number has.
-        const DIGITS: usize = 16;
+        /// As many as the largest number has, and one more, so that it is noticed.
+        const DIGITS: usize = 17;
         self.mark(mark)?;
-        let (mut number, mut rest) = (0, self.0);
-        while let [digit @ b'0'..=b'9', after @ ..] = rest {
-            if self.0.len() - rest.len() == DIGITS {
-                return Err(Invalid("a number out of range"));
-            }
-            number = number * 10 + u64::from(digit - b'0');
-            rest = after;
-        }
-        if rest.len() == self.0.len() {
+        let word = self.0.get(..DIGITS).unwrap_or(self.0);
+        let (number, rest) = short_digits(word);
+        let digits = word.len() - rest.len();
+        if digits == 0 {
             return Err(Invalid("a number is missing"));
         }
-        self.0 = rest;
-        Some(number).filter(|number| *number <= most).ok_or(Invalid("a number out of range"))
+        self.0 = &self.0[digits..];
+        match digits < DIGITS && number <= most {
+            true => Ok(number),
+            false => Err(Invalid("a number out of range")),
+        }
     }
 
     fn ids(&mut self, mark: u8) -> Result<Vec<Id<'a>>, Invalid> {

@@ -1,6 +1,7 @@
 //! Writing words.
 
 use swlimit_hold::{Reservation, Reserved};
+use swlimit_window::Geometry;
 
 use crate::{Bytes, Effect, Expiry, Id, Word};
 
@@ -11,13 +12,7 @@ impl Word<'_> {
         let mut bytes = Bytes::new();
         match self.effect {
             Effect::Count { geometry, units, instant, dated } => {
-                number(&mut bytes, b'c', geometry.resolution());
-                number(&mut bytes, b'*', geometry.subintervals());
-                number(&mut bytes, b'@', instant);
-                if let Some(dated) = dated {
-                    number(&mut bytes, b':', dated);
-                }
-                more_than_one(&mut bytes, units);
+                return write_count(geometry, units, instant, dated, self.expiry)
             }
             ref effect => write_other(&mut bytes, effect),
         }
@@ -27,6 +22,80 @@ impl Word<'_> {
             Expiry::At(instant) => number(&mut bytes, b'~', instant),
         }
         bytes
+    }
+}
+
+/// The word of a count, which nearly all are, from its end on, as its digits come.
+#[inline(always)]
+fn write_count(geometry: Geometry, units: u64, instant: u64, dated: Option<u64>, expiry: Expiry) -> Bytes {
+    let mut word = Reversed::new();
+    match expiry {
+        Expiry::Kept => {}
+        Expiry::OwnEnd => word.byte(b'!'),
+        Expiry::At(instant) => word.number(b'~', instant),
+    }
+    if units != 1 {
+        word.number(b'+', units);
+    }
+    if let Some(dated) = dated {
+        word.number(b':', dated);
+    }
+    word.number(b'@', instant);
+    word.number(b'*', geometry.subintervals());
+    word.number(b'c', geometry.resolution());
+    Bytes::from_slice(&word.bytes[word.start..])
+}
+
+/// A short word, of which the end is written.
+struct Reversed {
+    bytes: [u8; Self::MOST],
+    start: usize,
+}
+
+/// The digits of each number below 100.
+static PAIRS: [[u8; 2]; 100] = {
+    let mut pairs = [[0; 2]; 100];
+    let mut number = 0;
+    while number < pairs.len() {
+        pairs[number] = [b'0' + (number / 10) as u8, b'0' + (number % 10) as u8];
+        number += 1;
+    }
+    pairs
+};
+
+impl Reversed {
+    /// Six numbers of at most 20 digits, and their marks.
+    const MOST: usize = 6 * 21;
+
+    #[inline(always)]
+    fn new() -> Self {
+        Self { bytes: [0; Self::MOST], start: Self::MOST }
+    }
+
+    #[inline(always)]
+    fn byte(&mut self, byte: u8) {
+        self.start -= 1;
+        self.bytes[self.start] = byte;
+    }
+
+    #[inline(always)]
+    fn pair(&mut self, number: u64) {
+        self.start -= 2;
+        self.bytes[self.start..self.start + 2].copy_from_slice(&PAIRS[number as usize]);
+    }
+
+    /// A mark and a number.
+    #[inline(always)]
+    fn number(&mut self, mark: u8, mut number: u64) {
+        while number >= 100 {
+            self.pair(number % 100);
+            number /= 100;
+        }
+        match number {
+            0..10 => self.byte(b'0' + number as u8),
+            _ => self.pair(number),
+        }
+        self.byte(mark);
     }
 }
 

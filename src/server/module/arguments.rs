@@ -4,6 +4,7 @@ use swlimit_hold::MAX_ID;
 use swlimit_window::{duration, duration_or_zero, integer, Geometry, GeometryError, Quota};
 
 use crate::error::Error;
+use crate::quotas;
 
 /// Arguments of a command that can be parsed.
 pub trait Parse: Sized {
@@ -123,19 +124,24 @@ pub trait Words<'a>: Iterator<Item = &'a [u8]> + Sized {
         self.next().ok_or(Error::Arity)
     }
 
-    /// `limit window resolution`, with at most `max_subintervals` subintervals.
+    /// `limit window resolution`, with at most `max` subintervals.
     #[inline(always)]
-    fn quota(&mut self, max_subintervals: u64) -> Result<Quota, Error> {
-        let limit = integer(self.word()?).ok_or(Error::Limit)?;
-        let window = duration(self.word()?).ok_or(Error::Duration("window"))?;
-        let resolution = duration(self.word()?).ok_or(Error::Duration("resolution"))?;
-        let too_many = |subintervals| Error::TooManySubintervals { subintervals, max: max_subintervals };
-        match Geometry::new(window, resolution) {
-            Ok(geometry) if geometry.subintervals() > max_subintervals => Err(too_many(geometry.subintervals())),
-            Ok(geometry) => Ok(Quota { limit, geometry }),
-            Err(GeometryError::TooMany(subintervals)) => Err(too_many(subintervals)),
-            Err(GeometryError::Uneven) => Err(Error::Uneven),
-            Err(GeometryError::OutOfRange) => Err(Error::Duration("window")),
+    fn quota(&mut self, max: u64) -> Result<Quota, Error> {
+        let (limit, window, resolution) = (self.word()?, self.next(), self.next());
+        let quota = match (window, resolution) {
+            (Some(window), Some(resolution)) => {
+                quotas::quota([limit, window, resolution], |words| read_quota(words, max))?
+            }
+            // Whatever is wrong with the words before comes first.
+            (window, _) => {
+                let window = window.unwrap_or(b"1");
+                read_quota([limit, window, window], max)?;
+                return Err(Error::Arity);
+            }
+        };
+        match quota.geometry.subintervals() {
+            subintervals if subintervals > max => Err(Error::TooManySubintervals { subintervals, max }),
+            _ => Ok(quota),
         }
     }
 
@@ -255,6 +261,18 @@ impl Options {
             }
         }
         Ok(())
+    }
+}
+
+fn read_quota([limit, window, resolution]: quotas::Words, max: u64) -> Result<Quota, Error> {
+    let limit = integer(limit).ok_or(Error::Limit)?;
+    let window = duration(window).ok_or(Error::Duration("window"))?;
+    let resolution = duration(resolution).ok_or(Error::Duration("resolution"))?;
+    match Geometry::new(window, resolution) {
+        Ok(geometry) => Ok(Quota { limit, geometry }),
+        Err(GeometryError::TooMany(subintervals)) => Err(Error::TooManySubintervals { subintervals, max }),
+        Err(GeometryError::Uneven) => Err(Error::Uneven),
+        Err(GeometryError::OutOfRange) => Err(Error::Duration("window")),
     }
 }
 

@@ -1,8 +1,10 @@
 //! swlimit: server-side sliding-window rate limiting for Redis and Valkey.
 //!
 //! The arithmetic is in the crates `swlimit_window`, `swlimit_hold` and `swlimit_budget`: functions of state and instant;
-//! `swlimit_effect` writes and reads effects. [`arguments`] parses commands, [`error`] words what they refuse. [`commands`] has one file a command; [`waiting`] lets clients of ACQUIRE and HOLD wait for
-//! their turn, and [`denials`] counts denied requests for TOP. [`server`] wraps the module API and holds all `unsafe` code.
+//! `swlimit_effect` writes and reads effects. [`arguments`] parses commands, with [`quotas`] for what was parsed before;
+//! [`error`] words what they refuse. [`commands`] has one file a command; [`waiting`] lets clients of ACQUIRE and HOLD wait
+//! for their turn, and [`denials`] counts denied requests for TOP. [`server`] wraps the module API and holds all `unsafe`
+//! code.
 //!
 //! `#[inline(always)]` marks the functions on the path of every decision: inlined into the command, they take a quarter
 //! fewer instructions, 2 to 4 % of the whole command's time (`make bench` counts them).
@@ -14,6 +16,7 @@ mod commands;
 mod configuration;
 mod denials;
 mod error;
+mod quotas;
 #[allow(unsafe_code)]
 mod server;
 mod statistics;

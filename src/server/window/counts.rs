@@ -349,7 +349,11 @@ impl Counts {
 
     #[inline(always)]
     fn newest_offset(&self) -> Option<u64> {
-        self.len().checked_sub(1).map(|last| self.offset(last))
+        match &self.slots {
+            Slots::One(_) => Some(0),
+            Slots::Many(words) if self.wide() => words.len().checked_sub(2).map(|last| words[last]),
+            Slots::Many(words) => words.last().map(|word| word >> HALF),
+        }
     }
 
     #[inline(always)]

@@ -37,23 +37,53 @@ pub fn duration_or_zero(word: &[u8]) -> Option<u64> {
 fn leading_integer(word: &[u8]) -> Option<(u64, &[u8])> {
     /// So many digits are within 64 bits, whatever they are.
     const SAFE: usize = 19;
-    // In longer words, which may begin with zeros, every digit is looked at before the next one.
-    let found = if word.len() <= SAFE { digits(word, |_| true) } else { digits(word, |value| value <= MAX_EXACT) };
-    found.filter(|(value, _)| *value <= MAX_EXACT)
+    // Longer words may begin with zeros.
+    let (value, rest) = if word.len() <= SAFE { short_digits(word) } else { long_digits(word)? };
+    (value <= MAX_EXACT && rest.len() < word.len()).then_some((value, rest))
 }
 
+/// The digits a word begins with, which may be none, and what follows them. The word is short enough for 64 bits.
 #[inline(always)]
-fn digits(word: &[u8], is_small: impl Fn(u64) -> bool) -> Option<(u64, &[u8])> {
-    let mut value: u64 = 0;
-    let mut rest = word;
+pub fn short_digits(word: &[u8]) -> (u64, &[u8]) {
+    let (mut value, mut rest) = (0, word);
+    while let Some((eight, after)) = rest.split_first_chunk() {
+        let Some(eight) = eight_digits(*eight) else { break };
+        (value, rest) = (value * 100_000_000 + eight, after);
+    }
+    while let [byte, after @ ..] = rest {
+        let digit = byte.wrapping_sub(b'0');
+        if digit > 9 {
+            break;
+        }
+        (value, rest) = (value * 10 + u64::from(digit), after);
+    }
+    (value, rest)
+}
+
+/// The number of eight digits, all at once: first of pairs, then of fours.
+#[inline(always)]
+fn eight_digits(bytes: [u8; 8]) -> Option<u64> {
+    let digits = u64::from_le_bytes(bytes) ^ 0x3030_3030_3030_3030;
+    if (digits.wrapping_add(0x7676_7676_7676_7676) | digits) & 0x8080_8080_8080_8080 != 0 {
+        return None;
+    }
+    let pairs = digits * 10 + (digits >> 8);
+    let outer = (pairs & 0xff_0000_00ff).wrapping_mul(100 + (1_000_000 << 32));
+    let inner = (pairs >> 16 & 0xff_0000_00ff).wrapping_mul(1 + (10_000 << 32));
+    Some(outer.wrapping_add(inner) >> 32)
+}
+
+/// The digits of a word of any length: every one is looked at before the next.
+#[cold]
+fn long_digits(word: &[u8]) -> Option<(u64, &[u8])> {
+    let (mut value, mut rest) = (0, word);
     while let [digit @ b'0'..=b'9', after @ ..] = rest {
-        if !is_small(value) {
+        if value > MAX_EXACT {
             return None;
         }
-        value = value * 10 + u64::from(digit - b'0');
-        rest = after;
+        (value, rest) = (value * 10 + u64::from(digit - b'0'), after);
     }
-    (rest.len() < word.len()).then_some((value, rest))
+    Some((value, rest))
 }
 
 #[cfg(test)]
@@ -108,6 +138,17 @@ mod tests {
             assert_eq!(integer(word.as_bytes()), None, "{word:?}");
         }
         assert_eq!(integer(b"1\0"), None);
+        for digits in 1..=16 {
+            let word = &b"9007199254740991"[..digits];
+            assert_eq!(integer(word), std::str::from_utf8(word).unwrap().parse().ok());
+            for place in 0..digits {
+                for byte in [0, b' ', b'/', b':', b'p', 0x7f, 0x80, 0xb0, 0xff] {
+                    let mut spoilt = word.to_vec();
+                    spoilt[place] = byte;
+                    assert_eq!(integer(&spoilt), None, "{spoilt:?}");
+                }
+            }
+        }
         assert_eq!(integer(b"00000000000000000000000000000000000000007"), Some(7));
     }
 }

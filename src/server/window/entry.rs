@@ -197,7 +197,9 @@ impl Entry {
         if geometry.subinterval_at(dated) < view.oldest() {
             return Ok(false);
         }
-        if units > MAX_EXACT - view.held_at(dated) {
+        // Running totals also have what is no longer held.
+        let total = self.window().map_or(0, |window| window.counts.total());
+        if units > MAX_EXACT.saturating_sub(total) && units > MAX_EXACT - view.held_at(dated) {
             return Err(Overflow);
         }
         Counting { geometry, now, instant: dated, units }.apply(self);

@@ -47,7 +47,7 @@ mod window;
 
 pub use codec::{decode, encode, VERSION};
 pub use counts::Count;
-pub use duration::{duration, duration_or_zero, integer};
+pub use duration::{duration, duration_or_zero, integer, short_digits};
 pub use entry::{Blocked, Entry, Grant, Record, Recording, Verdict, MAX_BLOCK};
 pub use geometry::{Geometry, GeometryError, MAX_EXACT, MAX_SUBINTERVALS, MAX_WINDOW};
 pub use quota::{part, Decision, Overflow, Quota, Request};

@@ -31,12 +31,21 @@ impl Call<'_> {
     }
 }
 
-/// The slot of a key: of what stands between its first brace and the next closing one, if anything does, else of all of it.
-/// From the cluster specification of Redis.
-pub(super) fn slot(key: &[u8]) -> u16 {
+/// Whether two keys are in one slot.
+pub(super) fn are_of_one_slot(one: &[u8], other: &[u8]) -> bool {
+    tag(one) == tag(other) || slot(one) == slot(other)
+}
+
+/// The slot of a key. From the cluster specification of Redis, as what it is of.
+fn slot(key: &[u8]) -> u16 {
+    crc16(tag(key)) % 16_384
+}
+
+/// What stands between a key's first brace and the next closing one, if anything does, else all of it.
+fn tag(key: &[u8]) -> &[u8] {
     let tag = key.iter().position(|byte| *byte == b'{').map(|open| &key[open + 1..]);
     let tag = tag.and_then(|tag| tag.iter().position(|byte| *byte == b'}').map(|end| &tag[..end]));
-    crc16(tag.filter(|tag| !tag.is_empty()).unwrap_or(key)) % 16_384
+    tag.filter(|tag| !tag.is_empty()).unwrap_or(key)
 }
 
 /// CRC-16/XMODEM.

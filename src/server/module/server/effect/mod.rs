@@ -6,10 +6,10 @@ pub(super) mod listeners;
 use std::ffi::CStr;
 
 use redis_module::raw;
-use swlimit_effect::{Effect, Expiry, Word};
+use swlimit_effect::{Bytes, Effect, Expiry, Word};
 
 use super::context::Context;
-use super::slots::slot;
+use super::slots::are_of_one_slot;
 use super::text::{OwnText, Text};
 
 const APPLY: &CStr = c"SWLIMIT.APPLY";
@@ -24,7 +24,11 @@ pub(super) fn replicate(context: Context, key: &Text, effect: Effect, expiry: Ex
     if listeners::are_none() {
         return verbatim(context);
     }
-    let bytes = Word { effect, expiry }.write();
+    replicate_word(context, key, &Word { effect, expiry }.write());
+}
+
+#[inline(always)]
+fn replicate_word(context: Context, key: &Text, bytes: &[u8]) {
     let (name, format, word) = (APPLY.as_ptr(), PAIR.as_ptr(), bytes.as_ptr());
     // SAFETY: a valid context; a string that is alive, and a buffer with its length.
     unsafe { api!(RedisModule_Replicate(context.raw(), name, format, key.raw(), word, bytes.len())) };
@@ -51,7 +55,7 @@ pub(super) unsafe fn write(io: *mut raw::RedisModuleIO, key: &Text, effect: Effe
 /// The effects of one decision, on any number of keys.
 #[derive(Default)]
 pub struct Effects<'a> {
-    words: Vec<(&'a Text, OwnText)>,
+    words: Vec<(&'a Text, Bytes)>,
     is_empty: bool,
 }
 
@@ -65,7 +69,7 @@ impl<'a> Effects<'a> {
     pub fn add(&mut self, key: &'a Text, effect: Effect, expiry: Expiry) {
         self.is_empty = false;
         if !listeners::are_none() {
-            self.words.push((key, OwnText::new(&Word { effect, expiry }.write())));
+            self.words.push((key, Word { effect, expiry }.write()));
         }
     }
 
@@ -78,8 +82,13 @@ impl<'a> Effects<'a> {
         if listeners::are_none() {
             return verbatim(context);
         }
-        for same in self.words.chunk_by(|(one, _), (other, _)| slot(one.bytes()) == slot(other.bytes())) {
-            let vector: Vec<_> = same.iter().flat_map(|(key, word)| [key.raw(), word.raw()]).collect();
+        for same in self.words.chunk_by(|(one, _), (other, _)| are_of_one_slot(one.bytes(), other.bytes())) {
+            if let [(key, word)] = same {
+                replicate_word(context, key, word);
+                continue;
+            }
+            let words: Vec<_> = same.iter().map(|(_, word)| OwnText::new(word)).collect();
+            let vector: Vec<_> = same.iter().zip(&words).flat_map(|((key, _), word)| [key.raw(), word.raw()]).collect();
             let (name, format, first) = (APPLY.as_ptr(), VECTOR.as_ptr(), vector.as_ptr());
             // SAFETY: a valid context; strings that are alive, of which there are as many in the vector as it says.
             unsafe { api!(RedisModule_Replicate(context.raw(), name, format, first, vector.len())) };
