@@ -2,7 +2,6 @@
 
 import asyncio
 import concurrent.futures
-import contextlib
 import gc
 import os
 import signal
@@ -480,26 +479,6 @@ def test_an_id_is_for_one_admission(plans):
     assert plan.left() == (4, 700, 1)
 
 
-def test_the_server_goes_away_between(plans, kind, server):
-    """A settlement whose reply is lost happens once; so does one that could not be sent."""
-    with Relay(server.port) as relay:
-        plan = plans(relay.port, timeout=0.5, on_failure="deny")
-        eventually(lambda: plan.streams.hold("warm").source == "server")
-        first, second = eventually(plan.admit), eventually(plan.admit)
-        relay.delay = 2.0
-        assert kind.call(first.settle, 1, 100) in (None, [0, -200])
-        relay.delay = 0.0
-        eventually(plan.left, (3, 600, 1))
-        relay.swallows = True
-        eventually(lambda: not plan.requests.allow("{u}:x") and plan.streams.servers()[0].state == "unavailable")
-        assert kind.call(second.settle, 1, 320) is None
-        reservation = second._reservation._claim
-        assert not reservation.is_over, "it is renewed until it is settled"
-        relay.swallows = False
-        eventually(plan.left, (3, 580, 0))
-        eventually(lambda: reservation.is_over)
-
-
 def test_closing_gives_a_settlement_up(plans, kind, server):
     """A reservation that is not settled by then is renewed no more."""
     with Relay(server.port) as relay:
@@ -511,20 +490,6 @@ def test_closing_gives_a_settlement_up(plans, kind, server):
         assert kind.call(admission.settle, 1, 100) is None
         plan.close()
         eventually(lambda: renewer.worker is None)
-
-
-def test_what_nobody_heard_of_is_undone(plans, server):
-    """The server admits, and the reply is lost: nothing stays counted."""
-    with Relay(server.port) as relay:
-        plan = plans(relay.port, timeout=0.5, on_failure="error")
-        eventually(lambda: plan.streams.hold("warm").source == "server")
-        relay.delay = 3.0
-        for _ in range(20):
-            with contextlib.suppress(swlimit.UnavailableError):
-                plan.admit(1)
-        relay.delay = 0.0
-        eventually(lambda: plan.left()[2], 0)
-        assert plan.left()[:2] != (0, 0)
 
 
 def test_without_a_hold(plans, kind):
@@ -539,28 +504,6 @@ def test_without_a_hold(plans, kind):
     assert kind.call(admission.settle, 0, 100) is None
     assert kind.call(admit(10).settle, 3, 30) == [2, 20]
     assert plan.left() == (2, 870, 0)
-
-
-@pytest.mark.parametrize("port", [0, 1])
-def test_without_a_server(plans, kind, port):
-    """All or nothing in this process too, with a part of the limits where there should be a server."""
-    plan = plans(port, local_share=1)
-    admissions = [plan.admit(400) for _ in range(3)]
-    assert [bool(one) for one in admissions] == [True, True, False]
-    assert {one.source for one in admissions[0].each} == {"local" if port == 0 else "failure"}
-    assert admissions[0].hold.token is None
-    assert kind.call(admissions[0].settle, 1, 150) == [0, -250]
-    assert not admissions[0].hold.is_live
-    third = plan.admit(1)
-    assert [one.remaining for one in third.each] == [2, 0, 449]
-    assert not plan.admit(1)
-
-
-def test_policies(plans):
-    assert plans(1, on_failure="allow").admit().granted
-    assert not plans(1, on_failure="deny").admit()
-    with pytest.raises(swlimit.UnavailableError):
-        plans(1, on_failure="error").admit()
 
 
 def test_what_is_wrong_is_refused(plans, kind):

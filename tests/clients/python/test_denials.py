@@ -5,7 +5,6 @@ import gc
 import os
 import random
 import re
-import signal
 import threading
 import time
 import weakref
@@ -121,11 +120,6 @@ def denied_locally(limiter, key="k"):
     eventually(lambda: limiter.allow(key).source == "cache")
 
 
-def asks(limiter, key="k"):
-    """Whether the next request does ask."""
-    return not limiter.peek(key) or limiter.allow(key).source == "server"
-
-
 @pytest.fixture
 def denied(limiter, server):
     """A limiter that knows of `k`, that it is denied."""
@@ -133,16 +127,6 @@ def denied(limiter, server):
     limiter.allow("k", cost=3)
     denied_locally(limiter)
     return limiter
-
-
-def test_no_command_is_sent(denied, server):
-    before = server.client().info("stats")["total_commands_processed"]
-    for _ in range(1000):
-        assert denied.allow("k").source == "cache"
-    assert server.client().info("stats")["total_commands_processed"] - before < 20
-    assert denied.peek("k").source == "cache"
-    assert not denied.peek("k", cost=4).granted
-    assert denied.allow("other")
 
 
 def test_a_few_denials_are_not_looked_up(limiter, server):
@@ -161,15 +145,6 @@ def test_a_few_denials_are_not_looked_up(limiter, server):
         assert looks() == 0
         denied_locally(limiter)
         assert looks() > 2
-
-
-def test_a_larger_cost_than_the_limit_needs_no_memory(limiter):
-    limiter = limiter()
-    assert limiter.allow("k", cost=4) == limiter.allow("k", cost=4)
-    assert limiter.allow("k", cost=4).source == "cache"
-    assert limiter.allow("k", cost=4, partial=True).granted == 3
-    assert limiter.allow("b", cost=4, block="1m").source == "server"
-    assert limiter.allow("b").granted == 0
 
 
 MALLOW = ("SWLIMIT.MALLOW", 2, "k", "other", 9, "1m", "1s", 1, 9, "1m", "1s", 1)
@@ -261,14 +236,6 @@ def slow_replies(seconds):
         yield
 
 
-def test_own_refunds_are_known_at_once(denied):
-    assert denied.refund("k") == 1
-    assert denied.allow("k").granted
-    denied_locally(denied)
-    denied.block("k", "1ms")
-    assert denied.allow("k").source == "server"
-
-
 def test_it_is_granted_when_it_is_due(limiter):
     """As exactly as the server says, and never before."""
     limiter = limiter(window="1s", resolution="10ms")
@@ -289,37 +256,6 @@ def test_blocks(limiter):
     assert limiter.allow("k").retry_after > 3000
 
 
-def test_several_limits(kind, limiter, server):
-    client = kind.client(kind.redis, port=server.port)
-    one = limiter(client=client, max_untracked_age=0.0)
-    other = limiter(10, "1h", "1m", client=client, max_untracked_age=0.0)
-    one.allow("k", cost=3)
-    eventually(lambda: kind.allow_all(one.request("k"), other.request("o")).members[0].source == "cache")
-    decision = kind.allow_all(one.request("k"), other.request("o"))
-    assert [member.remaining for member in decision.members] == [0, None]
-    assert not decision and decision.retry_after == decision.tightest.retry_after > 50
-    never = kind.allow_all(one.request("k"), other.request("o", cost=11))
-    assert never.members[1].source == "cache" and never.never and never.retry_after is None
-    assert server.cli("EXISTS", "o") == "0"
-
-
-def test_without_tracking(limiter, server):
-    """Where the server does not tell, a denial is remembered for `untracked` seconds."""
-    server.cli("ACL", "SETUSER", "plain", "on", "nopass", "~*", "+@all", "-client|tracking")
-    limiter = limiter(client_options={"username": "plain", "password": "x"}, max_untracked_age=2.0)
-    limiter.allow("k", cost=3)
-    assert limiter.allow("k").source == "server"
-    denied_locally(limiter)  # by then it is known that the server does not tell
-    asked = limiter.statistics.server
-    limiter.forget("k")
-    assert [limiter.allow("k").source for _ in range(2)] == ["server", "cache"]
-    server.cli("SWLIMIT.REFUND", "k", 1)
-    assert limiter.allow("k").source == "cache"
-    eventually(lambda: limiter.allow("k").granted)
-    assert limiter.statistics.server - asked < 10
-    server.cli("ACL", "DELUSER", "plain")
-
-
 def test_asking_for_tracking_again_forgets_nothing(limiter, server):
     """Tracking that is refused again and again takes no denial away that was remembered without it."""
     server.cli("ACL", "SETUSER", "plain", "on", "nopass", "~*", "&*", "+@all", "-client|tracking")
@@ -336,48 +272,6 @@ def test_asking_for_tracking_again_forgets_nothing(limiter, server):
     eventually(lambda: refused() > before + 1)
     assert limiter.allow("k").source == "cache"
     server.cli("ACL", "DELUSER", "plain")
-
-
-def test_tracking_is_lost_and_regained(denied, server):
-    """What is killed tells nothing more: everything is forgotten, and remembered again with new connections."""
-    for _ in range(3):
-        server.cli("CLIENT", "KILL", "TYPE", "pubsub")
-        eventually(lambda: asks(denied))
-        denied_locally(denied)
-        for line in server.cli("CLIENT", "LIST").splitlines():
-            words = dict(word.split("=", 1) for word in line.split() if "=" in word)
-            if words["redir"] not in ("-1", "0"):
-                server.cli("CLIENT", "KILL", "ID", words["id"])
-        eventually(lambda: asks(denied))
-        denied_locally(denied)
-    server.cli("SWLIMIT.REFUND", "k", 1)
-    eventually(lambda: denied.allow("k").granted)
-
-
-def test_a_server_that_restarts(kind, limiter, start):
-    server = start(options={"appendonly": "yes"})
-    limiter = limiter(client=kind.client(kind.redis, port=server.port), max_untracked_age=0.0, on_failure="deny")
-    limiter.allow("k", cost=3)
-    denied_locally(limiter)
-    server.restart()
-    denied_locally(limiter)
-    server.cli("SWLIMIT.REFUND", "k", 1)
-    eventually(lambda: limiter.allow("k").granted)
-
-
-def test_a_server_that_says_nothing_more(kind, limiter, start):
-    """Nobody asks while everything is denied here: a connection that is silent is asked."""
-    server = start()
-    limiter = limiter(client=kind.client(kind.redis, port=server.port), max_untracked_age=0.0, on_failure="allow",
-                      timeout=0.05)
-    limiter.allow("k", cost=3)
-    denied_locally(limiter)
-    os.kill(server.process.pid, signal.SIGSTOP)
-    try:
-        eventually(lambda: limiter.allow("k").granted, seconds=5)  # by the failure policy: somebody has asked
-    finally:
-        os.kill(server.process.pid, signal.SIGCONT)
-    eventually(lambda: not limiter.allow("k"))
 
 
 def test_nothing_stale(kind, limiter, server):
@@ -476,30 +370,6 @@ def test_a_block_that_is_shorter_than_the_window(limiter):
     time.sleep(max(0.0, first - time.time()) + 0.01)
     assert limiter.allow("k", block="300ms").source == "server"
     assert limiter.block("k", "1ms", unless_blocked=True) > time.time()
-
-
-def test_a_denial_from_before_tracking_is_not_remembered(limiter, server):
-    """A refund that nobody announces is noticed: the first denial is asked for again until tracking is up."""
-    for number in range(20):
-        one = limiter(max_untracked_age=100.0)
-        key = f"k:{number}"
-        assert one.allow(key, cost=3) and not one.allow(key)
-        assert server.cli("SWLIMIT.REFUND", key, 3) == "3"
-        eventually(lambda one=one, key=key: one.allow(key).granted)
-
-
-def test_no_longer_than_the_key_lives(limiter, server):
-    """An expiry that the server does not notice has no message."""
-    server.cli("DEBUG", "SET-ACTIVE-EXPIRE", 0)
-    try:
-        one = limiter(max_untracked_age=0.0)
-        one.allow("k", cost=3)
-        server.cli("PEXPIRE", "k", 500)
-        denied_locally(one)
-        time.sleep(0.6)
-        assert one.allow("k").granted
-    finally:
-        server.cli("DEBUG", "SET-ACTIVE-EXPIRE", 1)
 
 
 def test_long_names_take_no_more_memory():

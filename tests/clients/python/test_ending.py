@@ -3,16 +3,13 @@
 import asyncio
 import subprocess
 import sys
-import threading
 from contextlib import contextmanager
 
 import pytest
 import redis.asyncio
 
 import swlimit
-from support.contents import info
 from support.relay import Relay
-from support.resp import Connection
 from support.server import ROOT
 from support.waiting import eventually
 from swlimit._protocol.replies import Failure
@@ -140,17 +137,6 @@ def owing(kind, server):
         yield relay, [limiter, holds]
 
 
-def test_closing_sends_what_is_owed(kind, server, monkeypatch):
-    """When the server comes back in time, which is looked for meanwhile."""
-    monkeypatch.setattr(core, "CLOSING", 20.0)
-    with owing(kind, server) as (relay, limiters), Connection(server.port) as connection:
-        threading.Timer(0.4, setattr, (relay, "swallows", False)).start()
-        for one in limiters:
-            one.close()
-        assert connection.call("SWLIMIT.PEEK", "k", 100, "1h", "5m")[2] == 93
-        assert connection.call("SWLIMIT.HOLDERS", "h") == []
-
-
 def test_closing_says_what_is_lost(kind, server, monkeypatch, caplog):
     monkeypatch.setattr(core, "CLOSING", 0.2)
     with owing(kind, server) as (_, limiters):
@@ -171,28 +157,6 @@ def test_closing_when_nothing_is_owed(kind, server, monkeypatch, caplog):
     eventually(lambda: not at.breaker.is_open and at.renewer._mailbox.has_mail)
     holds.close()
     assert not [text for text in caplog.messages if "lost" in text]
-
-
-@pytest.mark.parametrize("what", ["hold", "acquire"])
-def test_closing_answers_who_waits_in_the_server(kind, server, what):
-    client = kind.client(kind.redis, port=server.port)
-    options = {"timeout": 5.0, "on_failure": "deny"}
-    limiter = (kind.hold_limiter(client, 1, **options) if what == "hold"
-               else kind.limiter(client, 1, "1h", mode="direct", **options))
-    found = []
-
-    def wait():
-        found.append(limiter.hold("k", wait="10m") if what == "hold" else limiter.acquire("k", timeout="2h"))
-
-    with Connection(server.port) as other:
-        other.call(*("SWLIMIT.HOLD k 1 1h theirs" if what == "hold" else "SWLIMIT.ALLOW k 1 1h 5m").split())
-        thread = threading.Thread(target=wait)
-        thread.start()
-        eventually(lambda: int(info(server)["swlimit_waiting"]), 1)
-        limiter.close()
-        thread.join(20)
-        assert [bool(one) for one in found] == [False]
-        eventually(lambda: int(info(server)["swlimit_waiting"]), 0)
 
 
 def test_closing_what_nobody_asked():

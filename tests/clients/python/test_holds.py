@@ -3,7 +3,6 @@
 import asyncio
 import gc
 import os
-import threading
 import time
 from unittest.mock import patch
 
@@ -140,19 +139,6 @@ def test_the_server_is_away_and_comes_back(kind, holds, server):
         assert [row[0] for row in live(server)] == [guard.id]
 
 
-def test_what_nobody_heard_of_is_released(kind, holds, server):
-    """The server grants, and its reply is lost: no slot is, as the hold is released until that is answered."""
-    with Relay(server.port) as relay:
-        limiter = holds(1, client=kind.client(kind.redis, port=relay.port), timeout=0.3, on_failure="allow")
-        eventually(lambda: limiter.hold("warm", limit=9).source == "server")
-        released = count(server, "released")
-        relay.delay = 1.0
-        while not (guard := limiter.hold("k")).granted or guard.source == "server":
-            kind.call(guard.release)
-        relay.delay = 0.0
-        eventually(lambda: not live(server) and count(server, "released") > released)
-
-
 def test_what_was_never_asked_is_not_released(kind, holds, server):
     """While the server is known to be away, or has refused: nothing is repeated for it, and closing waits for nothing.
     """
@@ -176,54 +162,13 @@ def test_what_was_never_asked_is_not_released(kind, holds, server):
 
 
 def test_by_policy(kind, holds):
-    """Without a server: a part of the limit in this process, all, nothing, or an error."""
-    def away(**options):
-        return holds(20, client=kind.client(kind.lazy, port=1), **options)
-
-    local = away(local_share=0.1, on_failure="local")
+    """Without a server: a part of the limit in this process, until it is released."""
+    local = holds(20, client=kind.client(kind.lazy, port=1), local_share=0.1, on_failure="local")
     guards = [local.hold("k") for _ in range(3)]
     assert [(guard.granted, guard.limit, guard.token, guard.source) for guard in guards] == [
         (1, 2, None, "failure"), (1, 2, None, "failure"), (0, 2, None, "failure")]
     kind.call(guards[0].release)
     assert local.hold("k") and guards[1].is_live
-    assert away(on_failure="allow").hold("k").granted == 1
-    assert not away(on_failure="deny").hold("k")
-    with pytest.raises(swlimit.UnavailableError):
-        away().hold("k")
-
-
-def waiting_for(kind, call, ready):
-    """What a call returns that waits until `ready` has been called."""
-    found = []
-    thread = threading.Thread(target=lambda: found.append(call()))
-    thread.start()
-    ready()
-    thread.join()
-    return found[0]
-
-
-@pytest.mark.parametrize("place", ["server", "process"])
-def test_waiting(kind, holds, server, place):
-    limiter = holds(1) if place == "server" else kind.hold_limiter(None, 1)
-    first = limiter.hold("k")
-    before = time.monotonic()
-    server.cli("CONFIG", "RESETSTAT")
-    assert not limiter.hold("k", wait=0.05) and not limiter.hold("k", 2, wait=600)
-
-    def leave():
-        if place == "server":
-            eventually(lambda: count(server, "waiting"), 1)
-        else:
-            time.sleep(0.1)
-        kind.call(first.release)
-
-    second = waiting_for(kind, lambda: limiter.hold("k", wait="10m"), leave)
-    assert second.is_live and time.monotonic() - before < 300
-    if place == "server":
-        assert calls_of_renew(server), "renewed before it is handed out"
-        server.cli("CONFIG", "SET", "swlimit.max-waiting", 0)
-        third = waiting_for(kind, lambda: limiter.hold("k", wait="10m"), lambda: kind.call(second.release))
-        assert third.is_live and third.source == "server"
 
 
 class Hanging(Relay):

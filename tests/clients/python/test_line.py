@@ -27,25 +27,6 @@ def run(server):
     return run
 
 
-@pytest.mark.parametrize("client", [{}, {"max_connections": 5}])
-@pytest.mark.parametrize("tasks", [60, 300])
-def test_a_cold_client_is_asked_by_all(run, tasks, client):
-    """Not one is decided by the failure policy, however few connections the client may have."""
-    async def main(limiter):
-        for _ in range(3):
-            await asyncio.gather(*(limiter.allow(f"k:{number}") for number in range(tasks)))
-        assert limiter.statistics.server == 3 * tasks
-    run(main, mode="direct", timeout=1.0, client=client)
-
-
-def test_one_connection_for_all(run, server):
-    async def main(limiter):
-        before = int(info(server, "clients")["connected_clients"])
-        await asyncio.gather(*(limiter.allow("k") for _ in range(500)))
-        assert int(info(server, "clients")["connected_clients"]) == before + 1
-    run(main, mode="direct", timeout=1.0)
-
-
 def test_a_busy_loop_is_not_the_server_s_failure(run):
     """60 ms of work at least while the reply comes, with a timeout of 50; also where an earlier one was just up."""
     async def main(limiter):
@@ -116,18 +97,6 @@ def test_cancelled_requests_tell_the_breaker_too(run):
             server = limiter._state.of(b"k")
             assert server.breaker.is_open
         run(main, mode="direct", timeout=0.05, client={"port": silent.getsockname()[1]})
-
-
-def test_the_deadline_of_the_caller(run):
-    """Decided a tenth before it, by the policy, without the server being to blame."""
-    with socket.create_server(("127.0.0.1", 0)) as silent:
-        async def main(limiter):
-            began = time.monotonic()
-            assert (await limiter.allow("k", deadline="20ms")).source == "failure"
-            assert time.monotonic() - began > 0.017
-            assert (await limiter.allow("k", deadline=0.001)).source == "failure"
-            assert not limiter._state.of(b"k").breaker.failures
-        run(main, mode="direct", timeout=5.0, client={"port": silent.getsockname()[1]})
 
 
 def test_several_loops_one_after_the_other(server):

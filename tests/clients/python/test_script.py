@@ -1,6 +1,5 @@
 """Servers without the module: the limiters decide by the script, and everything above the wire works the same."""
 
-import asyncio
 import os
 import threading
 from unittest.mock import patch
@@ -14,10 +13,8 @@ from support.cluster import Cluster
 from support.lacking import needed
 from support.relay import Relay
 from support.releases import ONLY_SINCE_7, TOO_OLD
-from support.script import sha
 from support.server import MODULE
 from support.waiting import eventually
-from swlimit._protocol import script_fallback
 
 from . import test_undoing
 from .scripted import Scripted, speaking
@@ -30,8 +27,6 @@ from .test_admitting import (  # noqa: F401
     test_places_are_released_before_the_usage_is_known,
     test_several_holds_each_with_its_own_loss,
     test_spending,
-    test_the_server_goes_away_between,
-    test_what_nobody_heard_of_is_undone,
     test_without_a_hold,
     test_without_holds_an_age_reserves,
 )
@@ -44,16 +39,9 @@ from .test_budgets import (  # noqa: F401
 from .test_denials import (  # noqa: F401  (they are run here once more, on servers without the module)
     denied,
     test_a_block_that_is_shorter_than_the_window,
-    test_a_denial_from_before_tracking_is_not_remembered,
-    test_a_larger_cost_than_the_limit_needs_no_memory,
     test_blocks,
-    test_no_command_is_sent,
-    test_no_longer_than_the_key_lives,
-    test_own_refunds_are_known_at_once,
-    test_several_limits,
     test_what_pushes_is_heard,
     test_what_pushes_nothing,
-    test_without_tracking,
 )
 from .test_holds import (  # noqa: F401
     SHORTEST,
@@ -76,7 +64,6 @@ from .test_limiter import (  # noqa: F401
     test_several_limits_at_once,
     test_threads_share_a_limiter,
 )
-from .test_waiting import test_granted_at_once_or_waited_for, test_no_hope  # noqa: F401
 
 
 @pytest.fixture(scope="module")
@@ -107,40 +94,6 @@ def calls(server):
     """How often each command was called since CONFIG RESETSTAT."""
     with server.client() as client:
         return {name.removeprefix("cmdstat_"): of["calls"] for name, of in client.info("commandstats").items()}
-
-
-def test_one_round_trip_once_it_is_known(kind, limiter, server):
-    limiter = limiter(1000, mode="direct")
-    assert limiter.allow("k").granted and limiter.servers()[0].backend == "script"
-    server.cli("CONFIG", "RESETSTAT")
-    for _ in range(20):
-        assert limiter.allow("k", cost=2, partial=True) and limiter.peek("k")
-    assert limiter.refund("k", 3) == 3 and limiter.unblock("k") is False
-    assert limiter.record("k", 5, age="1s") and limiter.block("k", "1s") > 0
-    found = calls(server)
-    assert (found["evalsha"], found["evalsha_ro"]) == (24, 20)
-    assert "script|load" not in found and sha() == script_fallback.sha()
-
-
-def test_the_script_is_forgotten(kind, limiter, server):
-    """By SCRIPT FLUSH, as by a restart or a failover, also with much under way: nothing is counted twice or lost."""
-    limiter = limiter(10_000, "1h", "1m", mode="direct", timeout=10.0)
-    if kind.name == "threads":
-        for number in range(30):
-            if number % 3 == 0:
-                server.cli("SCRIPT", "FLUSH")
-            assert limiter.allow("k").source == "server"
-        assert limiter.peek("k").remaining == 10_000 - 30
-        return
-
-    async def many():
-        flush = redis.asyncio.Redis(port=server.port)
-        for _ in range(5):
-            await asyncio.gather(flush.script_flush(), *(limiter.limiter.allow("k") for _ in range(100)))
-        await flush.aclose()
-        return await limiter.limiter.peek("k")
-
-    assert kind.call(many).remaining == 10_000 - 500
 
 
 def test_this_machine_s_clock(kind, limiter, server, caplog):

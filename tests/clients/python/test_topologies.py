@@ -12,12 +12,11 @@ import swlimit
 from support.cluster import Cluster
 from support.contents import info
 from support.replication import in_step
-from support.resp import Connection
-from support.sentinel import watched, watching
+from support.sentinel import watched
 from support.tls import encrypted
 from support.waiting import eventually
 from swlimit._protocol.script_fallback import TakenOver
-from swlimit._transport.sentinels import Primary, Sentinels
+from swlimit._transport.sentinels import Sentinels
 from swlimit._transport.server_health import ServerHealth
 from swlimit._transport.topology import Cluster as ClusterOfClient
 
@@ -70,31 +69,6 @@ def test_admissions_in_a_cluster(kind, limiter, cluster):
         admission = eventually(lambda: kind.admit(requests, max_age="1h"))  # noqa: B023
         assert admission.each[0].source == "server"
         assert kind.call(admission.settle, *[1 for _ in keys]) == [-2 for _ in keys]
-    kind.call(getattr(client, "aclose", client.close))
-
-
-def test_a_slot_that_moves(kind, limiter, cluster):
-    client = kind.client(kind.cluster, host="127.0.0.1", port=cluster.masters()[0].port)
-    limiter = limiter(2, "1h", "1m", client=client, max_untracked_age=0.0)
-    key = f"moves:{kind.name}"
-    limiter.allow(key, cost=2)
-    eventually(lambda: limiter.allow(key).source == "cache")
-    source, target = sorted(cluster.masters(), key=lambda server: server.cli("EXISTS", key) != "1")[:2]
-    slot = source.cli("CLUSTER", "KEYSLOT", key)
-    assert target.cli("CLUSTER", "SETSLOT", slot, "IMPORTING", cluster.id(source)) == "OK"
-    assert source.cli("CLUSTER", "SETSLOT", slot, "MIGRATING", cluster.id(target)) == "OK"
-    assert source.cli("MIGRATE", "127.0.0.1", target.port, key, 0, 5000) == "OK"
-    with Connection(target.port) as other:
-        other.call("ASKING")
-        assert other.call("SWLIMIT.REFUND", key, 1) == 1
-    eventually(lambda: limiter.allow(key).granted)
-    assert limiter.allow(key).source == "server"
-    for server in (target, source):
-        assert server.cli("CLUSTER", "SETSLOT", slot, "NODE", cluster.id(target)) == "OK"
-    eventually(lambda: limiter.allow(key).source == "cache")
-    assert target.cli("SWLIMIT.REFUND", key, 1) == "1"
-    eventually(lambda: limiter.allow(key).granted)
-    assert limiter.statistics.failure == 0
     kind.call(getattr(client, "aclose", client.close))
 
 
@@ -194,37 +168,6 @@ def test_a_primary_that_does_not_know_that_it_was_replaced(kind, limiter, start,
     assert [master.cli("EXISTS", key) for key in "efgh"] == ["0"] * 4
     assert limiter.servers()[0].failovers == 1
     assert f"the primary of ours is 127.0.0.1:{replica.port}, and no longer 127.0.0.1:{master.port}" in caplog.text
-
-
-def test_sentinels_that_others_name(kind, limiter, sentinel, start, binaries, tmp_path):
-    known, master, _replica = sentinel
-    (tmp_path / "other").mkdir()
-    other = watching(start, binaries, tmp_path / "other", "ours", master)
-    client = kind.call(lambda: kind.sentinel([("127.0.0.1", known.port)]).master_for("ours"))
-    limiter = limiter(2, client=client)
-    eventually(lambda: limiter.peek("a") and "sub=1" in other.cli("CLIENT", "LIST"))
-    limiter.close()
-    eventually(lambda: not any("sub=1" in one.cli("CLIENT", "LIST") for one in (known, other)))
-
-
-def test_only_the_latest_epoch_leads_to_a_primary():
-    """A sentinel that was cut off names an earlier one."""
-    class Made:
-        def __init__(self, connection_pool, **_options):
-            self.host, self.port = connection_pool.get_master_address()
-
-    cut = []
-    pool = SimpleNamespace(service_name="ours", sentinel_manager=None, check_connection=False, connection_class=Made,
-                           connection_kwargs={"connection_pool": SimpleNamespace(get_master_address=lambda: ("h", 1))})
-    primary = Primary(pool, SimpleNamespace(abort=lambda connection: cut.append(connection.port)))
-    primary.server = SimpleNamespace(failovers=0, close=lambda: None)
-    made = []
-    for port, epoch in ((1, 4), (2, 5), (1, 4), (2, 5), (3, 6)):
-        made.append(primary.endpoint.connection())
-        primary.announced("h", port, epoch)
-    assert [one.port for one in made] == [1, 1, 2, 2, 2]
-    assert primary.get_master_address() == ("h", 3) and primary.server.failovers == 2
-    assert {*cut} == {1, 2} and cut[:2] == [1, 1]
 
 
 def test_a_sentinel_that_is_switching_says_the_new_epoch_before_the_new_address():

@@ -2,11 +2,8 @@
 
 import json
 import logging
-import os
-import signal
 import socket
 import ssl
-import time
 from datetime import UTC, datetime
 
 import pytest
@@ -51,34 +48,6 @@ def nobody(kind):
     return kind.client(kind.redis, port=free_port())
 
 
-def shown(decision):
-    return decision.granted, decision.limit, decision.remaining, decision.source
-
-
-@pytest.mark.parametrize("on_failure, first, last", [
-    ("allow", (2, 100, None, "failure"), (2, 100, None, "failure")),
-    ("deny", (0, 100, None, "failure"), (0, 100, None, "failure")),
-    ("local", (2, 10, 8, "failure"), (0, 10, 0, "failure")),
-])
-@pytest.mark.parametrize("mode", ["direct", "cached"])
-def test_policies(limiter, nobody, mode, on_failure, first, last):
-    limiter = limiter(100, "1h", "1m", client=nobody, on_failure=on_failure, mode=mode)
-    decisions = [limiter.allow("k", cost=2) for _ in range(6)]
-    assert (shown(decisions[0]), shown(decisions[-1])) == (first, last)
-    assert (decisions[-1].retry_after == 0) == (on_failure == "allow")
-    assert limiter.statistics.failure == 6
-    assert limiter.statistics.server == 0
-
-
-def test_several_limits_without_a_server(kind, limiter, nobody):
-    for on_failure, granted in [("allow", [True] * 3), ("deny", [False] * 3), ("local", [True, True, False])]:
-        one = limiter(100, "1h", "1m", client=nobody, on_failure=on_failure, local_share=0.05)
-        other = limiter(100, "1h", "1m", client=nobody)
-        found = [kind.allow_all(one.request("k", 2), other.request("o")) for _ in range(3)]
-        assert [bool(decision) for decision in found] == granted
-        assert all(member.source == "failure" for decision in found for member in decision.members)
-
-
 @pytest.mark.parametrize("together", ["admit", "allow_all"])
 def test_several_limits_each_by_its_own_policy(kind, limiter, nobody, together):
     """The same in every language."""
@@ -116,66 +85,6 @@ def test_what_a_part_counts_here_goes_back_where_another_denies(kind, limiter, n
             kind.admit(requests)
 
 
-def test_what_must_reach_the_server_says_that_it_has_not(limiter, nobody):
-    limiter = limiter(client=nobody, on_failure="allow")
-    for call in (limiter.refund, limiter.unblock, lambda key: limiter.block(key, 1), limiter.refund, limiter.unblock):
-        with pytest.raises(UnavailableError):
-            call("k")
-
-
-def test_a_server_that_is_killed_and_returns(kind, limiter, start):
-    server = start()
-    limiter = limiter(100, client=kind.client(kind.redis, port=server.port), on_failure="deny")
-    assert limiter.allow("k")
-    server.kill()
-    assert [limiter.allow("k").source == "failure" for _ in range(5)] == [True] * 5
-    server.start()
-    eventually(lambda: limiter.allow("k").granted)
-    failures = limiter.statistics.failure
-    assert limiter.allow("k").source == "server"
-    assert limiter.statistics.failure == failures >= 3
-
-
-def test_a_server_that_hangs(kind, limiter, start):
-    """Nobody waits much longer than the timeout, connected or not; while the circuit is open, not at all."""
-    server = start()
-    connected = limiter(100, client=kind.client(kind.redis, port=server.port), timeout=0.05, on_failure="allow")
-    eventually(lambda: connected.allow("k").source == "server")
-    failed = connected.statistics.failure
-    new = limiter(100, client=kind.client(kind.redis, port=server.port), timeout=0.05, on_failure="allow")
-    os.kill(server.process.pid, signal.SIGSTOP)
-    try:
-        for one in (connected, new):
-            before = time.monotonic()
-            assert [one.allow("k").source == "failure" for _ in range(50)] == [True] * 50
-            assert time.monotonic() - before < 2  # 50 timeouts would be 2.5 s
-            assert one.statistics.failure == 50 + (failed if one is connected else 0)
-    finally:
-        os.kill(server.process.pid, signal.SIGCONT)
-
-
-@pytest.fixture
-def failing(request, start):
-    """A server that answers ALLOW with some error."""
-    if request.param == "CLUSTERDOWN":
-        return start(options={"cluster-enabled": "yes"})
-    server = start()
-    if request.param == "OOM":
-        server.cli("CONFIG", "SET", "maxmemory", 1)
-    elif request.param == "READONLY":
-        server.cli("REPLICAOF", "127.0.0.1", free_port())
-    elif request.param == "NOREPLICAS":
-        server.cli("CONFIG", "SET", "min-replicas-to-write", 1)
-    return server
-
-
-@pytest.mark.parametrize("failing", ["OOM", "READONLY", "NOREPLICAS", "CLUSTERDOWN"], indirect=True)
-def test_errors_of_a_server_that_cannot_work(kind, limiter, failing):
-    limiter = limiter(100, client=kind.client(kind.redis, port=failing.port), on_failure="local")
-    assert shown(limiter.allow("k")) == (1, 10, 9, "failure")
-    assert limiter.statistics.failure == 1
-
-
 def test_a_server_without_the_module(kind, limiter, start):
     server = start(module=None)
     for on_failure in ("allow", "deny", "local"):
@@ -183,14 +92,6 @@ def test_a_server_without_the_module(kind, limiter, start):
         for call in (one.allow, one.peek, one.record, one.refund, one.acquire):
             with pytest.raises(ModuleMissing, match="load the module swlimit, with `loadmodule"):
                 call("k")
-
-
-def test_a_wrong_password_is_told(kind, limiter, server):
-    client = kind.client(kind.redis, port=server.port, username="nobody", password="wrong")
-    """No request can be asked; what is wrong is in the log, and in the error where there must be one."""
-    limiter = limiter(client=client, on_failure="error")
-    with pytest.raises(UnavailableError, match="invalid username-password"):
-        limiter.allow("k")
 
 
 @pytest.fixture

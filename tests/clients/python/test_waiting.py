@@ -6,7 +6,6 @@ from concurrent.futures import ThreadPoolExecutor, TimeoutError
 
 import pytest
 
-import swlimit
 from support.contents import info
 from support.relay import Relay
 from support.resp import Connection, encode
@@ -50,25 +49,6 @@ def waiting(request, kind, limiter, server):
         client = kind.client(kind.redis, port=relay.port)
         yield lambda *quota, **options: limiter(*quota, client=client, **options)
         assert relay.refused
-
-
-def test_granted_at_once_or_waited_for(waiting):
-    limiter = waiting(2, "500ms", "10ms")
-    assert [limiter.acquire("k", timeout=0).granted for _ in range(3)] == [1, 1, 0]
-    before = time.monotonic()
-    assert limiter.acquire("k", cost=2, timeout=5).granted == 2
-    assert time.monotonic() - before > 0.2
-    assert limiter.acquire("k").granted
-
-
-def test_no_hope(waiting):
-    limiter = waiting(1, "1h", "1m")
-    assert limiter.acquire("k", timeout=1)
-    before = time.monotonic()
-    denied = limiter.acquire("k", timeout=60)
-    assert not denied and denied.retry_after > 3000
-    assert not limiter.acquire("k", cost=2, timeout=60)
-    assert time.monotonic() - before < 30
 
 
 def in_line(limiter, server):
@@ -147,54 +127,10 @@ def test_too_many_wait_at_the_server(limiter, server):
     assert [limiter.acquire("k", timeout=5).granted for _ in range(3)] == [1] * 3
 
 
-def test_the_server_goes_away(kind, limiter, start):
-    """Who waits then gets what the failure policy says."""
-    server = start()
-    limiter = limiter(100, "1h", "1m", client=kind.client(kind.redis, port=server.port), on_failure="allow")
-    limiter.allow("k", cost=100)
-
-    def kill():
-        eventually(lambda: int(info(server, "swlimit")["swlimit_waiting"]), 1)
-        server.kill()
-
-    decision, _ = in_threads(lambda: limiter.acquire("k", timeout=7200), kill)
-    assert decision.granted and decision.source == "failure"
-
-
 def test_only_local(kind):
     limiter = kind.limiter(None, 1, "200ms", "10ms")
     assert [limiter.acquire("k", timeout=5).granted for _ in range(3)] == [1] * 3
     assert not limiter.acquire("k", timeout=0)
-
-
-def test_waiting_for_a_free_connection_is_no_failure(limiter, server):
-    """Seven want one of five units and have one connection: the server is asked by all, and grants five."""
-    limiter = limiter(5, "1h", max_waiting=1, mode="direct")
-    limiter.allow("k", cost=5)
-
-    def give_back():
-        eventually(lambda: int(info(server, "swlimit")["swlimit_waiting"]), 1)
-        time.sleep(1.5)
-        assert limiter.refund("k", 5) == 5
-        return 0
-
-    *granted, _ = in_threads(*[lambda: limiter.acquire("k", timeout="2h").granted] * 5, give_back)
-    assert granted == [1] * 5
-    assert limiter.statistics.failure == 0
-    assert not limiter.acquire("k", timeout=0)
-
-
-def test_a_free_key_never_waits_for_a_place(limiter, server):
-    limiter = limiter(1, "1h", max_waiting=1)
-    limiter.allow("k")
-
-    def other():
-        eventually(lambda: int(info(server, "swlimit")["swlimit_waiting"]), 1)
-        granted = limiter.acquire("free", timeout=5).granted
-        limiter.refund("k")
-        return granted
-
-    assert in_threads(lambda: limiter.acquire("k", timeout="2h").granted, other) == [1, 1]
 
 
 def test_waiters_of_one_key_do_not_starve_those_of_others(kind, limiter, server):
@@ -223,37 +159,4 @@ def test_waiters_of_one_key_do_not_starve_those_of_others(kind, limiter, server)
                  lambda key: other.call("SWLIMIT.REFUND", key, 1))
         wait_for(lambda key: holds.hold(f"h{key}", wait="5m"),
                  lambda key: other.call("SWLIMIT.RELEASE", f"h{key}", "theirs"))
-    holds.close()
-
-
-def test_waits_survive_a_restart(kind, limiter, start):
-    """The order is lost, and who waits goes on waiting, in the server's queue again."""
-    server = start(options={"save": ""})
-    limiter = limiter(1, "1h", client=kind.client(kind.redis, port=server.port), mode="direct", on_failure="deny")
-    assert limiter.allow("k")
-    with ThreadPoolExecutor() as pool:
-        waiting = pool.submit(limiter.acquire, "k", timeout="2h")
-        eventually(lambda: int(info(server)["swlimit_waiting"]), 1)
-        server.cli("CLIENT", "KILL", "TYPE", "normal")
-        eventually(lambda: int(info(server)["swlimit_waiting"]), 1)
-        assert not waiting.done()
-        assert server.cli("SWLIMIT.REFUND", "k", 1) == "1"
-        assert waiting.result(20).source == "server"
-
-
-def test_another_client_waits_for_the_same_id(kind, server, monkeypatch):
-    """That wait is over: nothing is asked or released for it, and the other's hold stays."""
-    drawn = b"0123456789abcdef"
-    monkeypatch.setattr("swlimit._hold_attempt.os.urandom", lambda _: drawn)
-    holds = kind.hold_limiter(kind.client(kind.redis, port=server.port), 1, timeout=5.0)
-    with Connection(server.port) as holder, Connection(server.port) as other, ThreadPoolExecutor() as pool:
-        holder.call("SWLIMIT.HOLD", "h", 1, "1h", "theirs")
-        ours = pool.submit(holds.hold, "h", wait="5m")
-        eventually(lambda: int(info(server)["swlimit_waiting"]), 1)
-        waiting = pool.submit(other.call, "SWLIMIT.HOLD", "h", 1, "1h", drawn, "WAIT", "5m")
-        with pytest.raises(swlimit.RefusedError, match="this id"):
-            ours.result(20)
-        holder.call("SWLIMIT.RELEASE", "h", "theirs")
-        assert waiting.result(20)[0] == 1
-        assert holder.call("SWLIMIT.HOLDERS", "h")[0][0] == drawn
     holds.close()
