@@ -3,7 +3,7 @@
 import assert from "node:assert/strict";
 import { test } from "node:test";
 import { admit, allowAll, BudgetLimiter, HoldLimiter, Limiter, UnavailableError } from "swlimit";
-import { asModule, connect, eventually, holds, key, sender, slowly, vectors } from "./support.mjs";
+import { connect, eventually, holds, key, sender, vectors } from "./support.mjs";
 
 /** A plan: 2 streams at once, 3 requests an hour, 100 tokens a year. */
 function plan(test, client, options) {
@@ -60,26 +60,6 @@ test("left without a settlement, it stays counted", async (test) => {
   assert.deepEqual([await streams.holders(k), await left()], [[], [40, 2]]);
 });
 
-test("a settlement whose reply is lost is sent again, and happens once", async (test) => {
-  const client = await connect(test);
-  let lost = 2;
-  const lossy = async (args) => {
-    const reply = await client.sendCommand(args);
-    return asModule(args)[0] === "SWLIMIT.SETTLE" && lost-- > 0 ? new Promise(() => {}) : reply;
-  };
-  const { parts, left, streams, k } = plan(test, lossy, { timeout: 100 });
-  const { ttl } = streams;
-  assert.equal(ttl, 30_000);
-  streams.ttl = 3000; // so that it is sent again soon
-  const admission = await eventually(async () => {
-    const one = await admit(parts(60));
-    return one.each[0].source === "server" && one;
-  });
-  assert.equal(await admission.settle(25, 2), null); // by then nobody knows what the first one did
-  await eventually(async () => (await left()).join() === "75,1", "one settlement");
-  assert.deepEqual([lost, await streams.holders(k)], [-1, []]);
-});
-
 test("what was used beyond is counted though the hold had ended", async (test) => {
   const client = await connect(test);
   const { k, parts, left } = plan(test, client);
@@ -88,18 +68,6 @@ test("what was used beyond is counted though the hold had ended", async (test) =
   const [[id]] = await sender(client)("SWLIMIT.HOLDERS", reservations);
   await sender(client)("SWLIMIT.RELEASE", reservations, id);
   assert.deepEqual([await admission.settle(65, 0), await left()], [null, [35, 2]]);
-});
-
-test("what is granted too late is undone", async (test) => {
-  const client = await connect(test);
-  const slow = slowly(client, "ADMIT");
-  const { k, parts, tokens } = plan(test, slow, { timeout: 100, onFailure: "deny" });
-  await eventually(async () => (await tokens.peek(k)).source === "server");
-  assert.equal((await admit(parts(60))).granted, false);
-  slow.answer();
-  const patient = plan(test, client);
-  await eventually(async () => (await patient.tokens.peek(k)).remaining === 100, "the return");
-  assert.deepEqual(await patient.streams.holders(k), []);
 });
 
 for (const onFailure of ["local", "allow", "deny", "error"]) {
@@ -143,13 +111,6 @@ test("without a hold each is put right by itself", async (test) => {
   );
 });
 
-test("nothing of the next period goes back", async (test) => {
-  const { k, tokens } = plan(test, await connect(test));
-  const late = await admit([{ limiter: tokens, key: k, cost: 60 }]);
-  test.mock.method(Date, "now", () => Date.UTC(2200, 0));
-  assert.deepEqual([await late.settle(25), await tokens.refund(k, 100)], [[0], 60]);
-});
-
 test("without a server", async (test) => {
   const { streams, parts, left } = plan(test, undefined);
   const first = await admit(parts(60));
@@ -164,18 +125,6 @@ test("without a server", async (test) => {
     ],
   );
   assert.equal((await streams.hold(parts(1)[1].key, { cost: 2 })).granted, 2);
-});
-
-test("while the server does not answer, each by its policy", async (test) => {
-  const { parts } = plan(test, () => new Promise(() => {}), { timeout: 50, localShare: 0.5, onFailure: "local" });
-  const admission = await admit(parts(50));
-  assert.deepEqual([admission.granted, granted(admission), admission.each[0].source], [true, [50, 1, 1], "failure"]);
-  assert.equal((await admit(parts(1))).granted, false);
-  assert.deepEqual(await admission.settle(25, 0), [-25, -1]);
-  assert.equal(admission.hold.isLive, false);
-  const again = await admit(parts(20));
-  assert.deepEqual([again.granted, await again.settle(23, 1)], [true, [3, 0]]);
-  assert.deepEqual([(await admit(parts(3))).granted, (await admit(parts(2))).granted], [false, true]);
 });
 
 for (const [name, decide] of Object.entries({ admit, allowAll })) {

@@ -4,7 +4,6 @@ import assert from "node:assert/strict";
 import { test } from "node:test";
 import { setFlagsFromString } from "node:v8";
 import { runInNewContext } from "node:vm";
-import { createClient } from "redis";
 import { createClient as createClient5 } from "redis-5";
 import { Limiter } from "swlimit";
 import { serverCommand } from "../../../src/clients/node/dist/esm/protocol/commands.js";
@@ -143,19 +142,6 @@ test("what changes nothing is not announced", async (test) => {
   assert.equal(three.statistics.server, server);
 });
 
-test("what the limiter itself gives back is known at once", async (test) => {
-  const { three, k } = await denied(test);
-  await three.refund(k);
-  assert.equal((await three.allow(k)).granted, 1);
-  await known(three, k);
-  await three.block(k, "1h");
-  assert.ok((await three.allow(k)).retryAfter > 3_500_000);
-  await known(three, k);
-  await three.unblock(k);
-  await three.reset(k);
-  assert.equal((await three.allow(k)).granted, 1);
-});
-
 test("a local denial says what is left of the time", async (test) => {
   const { three, k } = await denied(test);
   const first = await three.allow(k);
@@ -217,21 +203,6 @@ test("a request with a block is denied behind its like only", async (test) => {
   assert.equal((await three.allow(key(), { cost: 4, block: "1m" })).source, "server", "it has to begin");
 });
 
-test("several limits are denied when one is known to be", async (test) => {
-  const { three, k } = await denied(test);
-  const { allowAll } = await import("swlimit");
-  const wide = limiter(test, { client: await connect(test) });
-  const nine = three.with({ limit: 9 });
-  const both = await allowAll([
-    { limiter: nine, key: `${k}:b` },
-    { limiter: three, key: k },
-  ]);
-  assert.deepEqual([both.granted, both.each[1].source], [false, "cache"]);
-  assert.ok(both.retryAfter > 8000);
-  assert.equal((await nine.peek(`${k}:b`)).remaining, 9, "nothing is counted");
-  assert.equal((await wide.allow(`${k}:b`)).granted, 1);
-});
-
 test("a denial by several limits is remembered of the ones that denied", async (test) => {
   const client = await connect(test);
   const three = limiter(test, { client });
@@ -266,25 +237,6 @@ test("no denial is stale while a key is given back under load", async (test) => 
   assert.ok(local > 0, "some were denied without the server");
 });
 
-test("a push that is handled before the reply it belongs behind is not lost", async (test) => {
-  const { three, k } = await denied(test);
-  // Change the key between PEEK and its reply's continuation: both arrive in one piece.
-  const { dialect } = three.core.server(k).invalidations;
-  const stale = [];
-  for (let round = 0; round < 200; round++) {
-    const name = key();
-    await three.record(name, { cost: 3 });
-    const [before, demand] = [three.denials.snapshot(name), three.demand({})];
-    const reply = dialect.ask({ name: "PEEK", key: name, demand }, "auto");
-    const changed = dialect.ask({ name: "REFUND", key: name, units: 1 }, "auto");
-    three.denials.remember(name, demand, before, (await reply).map(Number), 0, Number.POSITIVE_INFINITY);
-    await changed;
-    await sleep(0);
-    if ((await three.allow(name)).source === "cache") stale.push(name);
-  }
-  assert.deepEqual(stale, []);
-});
-
 test("expiry that the question itself brings about is announced", async (test) => {
   // Two are known to be denied. One is denied just before the key expires: what deletes it is the question after.
   const client = await connect(test);
@@ -308,17 +260,6 @@ test("expiry that the question itself brings about is announced", async (test) =
   } finally {
     await other.sendCommand(["DEBUG", "SET-ACTIVE-EXPIRE", "1"]);
   }
-});
-
-test("a connection that is lost takes all that is known with it, and is opened again", async (test) => {
-  const { three, k, other, run } = await denied(test);
-  const tracking = (await other.sendCommand(["CLIENT", "LIST"])).split("\n").filter((line) => / flags=t /.test(line));
-  assert.ok(tracking.length >= 1);
-  for (const line of tracking) await run("CLIENT", "KILL", "ID", /id=(\d+)/.exec(line)[1]);
-  await eventually(() => three.denials.size === 0, "forgetting");
-  await known(three, k);
-  await run("SWLIMIT.REFUND", k, 1);
-  assert.ok(await eventually(async () => (await three.allow(k)).granted));
 });
 
 test("limiters of one client share one tracking connection, which ends with the last of them", async (test) => {
@@ -362,25 +303,6 @@ test("what has ended is not kept", async (test) => {
   assert.equal(three.denials.size, 0);
 });
 
-test("without tracking, a denial is known for a tenth of a second", async (test) => {
-  const client = await connect(test);
-  const other = await connect(test);
-  const three = limiter(test, { client: (args) => client.sendCommand(args), mode: "cached" });
-  const k = key();
-  await three.record(k, { cost: 3 });
-  const before = performance.now();
-  await three.allow(k);
-  assert.equal((await three.allow(k)).source, "cache");
-  await sender(other)("SWLIMIT.REFUND", k, 1);
-  await eventually(async () => (await three.allow(k)).granted);
-  const took = performance.now() - before;
-  assert.ok(took > 50 && took < 8000, `${took}`);
-  await three.allow(k);
-  assert.equal((await three.allow(k)).source, "cache");
-  await three.refund(k);
-  assert.equal((await three.allow(k)).granted, 1, "what it gives back itself is known at once");
-});
-
 test("release 5 of the package redis hears the same", async (test) => {
   const client = await createClient5({ socket: { port: port() } }).connect();
   test.after(() => client.destroy());
@@ -390,39 +312,6 @@ test("release 5 of the package redis hears the same", async (test) => {
   await known(three, k);
   await sender(await connect(test))("SWLIMIT.REFUND", k, 1);
   assert.equal((await asked(three, k).then(() => three.peek(k))).remaining, 0, "the one given back has been granted");
-});
-
-test("with a client library that does not turn tracking on, a denial is known for a tenth of a second", async (test) => {
-  const client = createClient({ socket: { port: port() } });
-  await client.connect();
-  test.after(() => client.destroy());
-  const { duplicate } = client;
-  client.duplicate = (options) => duplicate.call(client, { ...options, emitInvalidate: false });
-  const three = limiter(test, { client });
-  const k = key();
-  await three.record(k, { cost: 3 });
-  await known(three, k);
-  for (const { until, received } of three.denials.denials.get(k)) assert.ok(until - received <= 100);
-});
-
-test("no denial is remembered from before changes are announced", async (test) => {
-  const client = await connect(test);
-  const three = limiter(test, { client, window: 300, resolution: 300 });
-  const k = key();
-  await three.record(k, { cost: 3 });
-  const { duplicate } = client;
-  let goOn;
-  client.duplicate = (options) => {
-    const made = duplicate.call(client, options);
-    const { connect } = made;
-    made.connect = () => new Promise((resolve) => (goOn = resolve)).then(() => connect.call(made));
-    return made;
-  };
-  while (!goOn) assert.equal((await three.allow(k)).source, "server");
-  assert.equal((await three.allow(k)).source, "server");
-  assert.equal(three.denials.size, 0);
-  goOn();
-  await known(three, k);
 });
 
 test("a block shorter than the window begins again when it has ended", async (test) => {

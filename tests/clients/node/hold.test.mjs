@@ -6,7 +6,7 @@ import os from "node:os";
 import { test } from "node:test";
 import { promisify } from "node:util";
 import { Redis } from "ioredis";
-import { DeniedError, HoldLimiter, LostError, UnavailableError } from "swlimit";
+import { DeniedError, HoldLimiter, UnavailableError } from "swlimit";
 import { asModule, connect, eventually, holds, key, port, sender, sent, told } from "./support.mjs";
 
 /** A client as a function, through which commands go that `pass` lets through; others are never answered. */
@@ -179,28 +179,6 @@ test("all holds of a key are renewed together, a thousand by one command", async
   assert.ok(held.every(({ isLive }) => isLive));
 });
 
-test("a hold that cannot be renewed is lost at its time, and it asks again until then", async (test) => {
-  let asked = 0;
-  const client = await through(test, (args) => asModule(args)[0] !== "SWLIMIT.RENEW" || !++asked);
-  const one = holds(test, { client, ttl: "3s", timeout: 200 });
-  const hold = await one.hold(key());
-  const { signal } = hold;
-  await eventually(() => signal.aborted, "the loss", 60_000);
-  assert.deepEqual([hold.isLive, signal.reason instanceof LostError, hold.signal === signal], [false, true, true]);
-  assert.ok(asked >= 2, `${asked} renewals`);
-  await hold.release();
-});
-
-test("a hold that somebody else ended is lost, though the server grants it to others", async (test) => {
-  const client = await connect(test);
-  const one = holds(test, { client, ttl: "3s" });
-  const k = key();
-  const hold = await one.hold(k);
-  await sender(client)("SWLIMIT.RELEASE", k, hold.id);
-  await eventually(() => hold.signal.aborted, "the loss", 60_000);
-  assert.equal(hold.isLive, false);
-});
-
 test("time passes while the machine sleeps", async (test) => {
   const one = holds(test, { client: await connect(test), ttl: "1m" });
   const hold = await one.hold(key());
@@ -233,27 +211,6 @@ test("a wait that is given up leaves no hold and no place in the queue", async (
   await using hold = await one.hold(k, { wait: "5m" });
   assert.equal(hold.granted, 1);
   assert.equal((await one.holders(k)).length, 1);
-});
-
-test("a hold that is granted too late is given back", async (test) => {
-  const client = await connect(test);
-  let answer = null;
-  const slow = (args) => {
-    const reply = client.sendCommand(args);
-    if (!answer || asModule(args)[0] !== "SWLIMIT.HOLD") return reply;
-    return new Promise((resolve) => {
-      answer = () => resolve(reply);
-    });
-  };
-  const one = holds(test, { client: slow, timeout: 100, onFailure: "deny" });
-  await eventually(async () => (await one.hold(key())).source === "server");
-  const k = key();
-  answer = () => {};
-  const hold = await one.hold(k);
-  assert.deepEqual(told(hold), { granted: 0, limit: 1, remaining: undefined, source: "failure" });
-  assert.equal((await sender(client)("SWLIMIT.HOLDERS", k)).length, 1);
-  answer();
-  await eventually(async () => (await sender(client)("SWLIMIT.HOLDERS", k)).length === 0, "the release");
 });
 
 test("while the server does not answer, a share of the limit is held here", async (test) => {
@@ -321,20 +278,6 @@ test("what is held, denied or counted keeps no process from ending", async () =>
     timeout: 100_000,
   });
   assert.equal(stdout, "true true\n");
-});
-
-test("a hold that is released while the server is away ends once it is back", async (test) => {
-  const client = await connect(test);
-  let isAway = false;
-  const through = (args) => (isAway ? Promise.reject(new Error("gone")) : client.sendCommand(args));
-  const one = holds(test, { client: through, ttl: "20m", onFailure: "deny" });
-  const k = key();
-  const hold = await one.hold(k);
-  isAway = true;
-  await hold.release();
-  while (one.servers()[0].state !== "unavailable") await one.hold(key());
-  isAway = false;
-  await eventually(async () => (await sender(client)("SWLIMIT.HOLDERS", k)).length === 0, "its end");
 });
 
 test("what is refused as too short says what is long enough", () => {

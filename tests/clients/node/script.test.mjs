@@ -123,18 +123,6 @@ test("who waits for its turn is answered when the limiter is closed", async (tes
   for (const decision of await Promise.all(waiting)) assert.equal(decision.granted, 0);
 });
 
-test("it is loaded again when the server has forgotten it, also for many requests at once", async (test) => {
-  const client = await connect(test, { of: "spare" });
-  const many = limiter(test, { client, ...RIGHT, limit: 1000 });
-  const k = key();
-  for (let round = 1; round <= 2; round++) {
-    const decisions = await Promise.all(Array.from({ length: 100 }, () => many.allow(k)));
-    assert.ok(decisions.every(({ granted, source }) => granted === 1 && source === "server"));
-    assert.equal((await many.peek(k)).remaining, 1000 - 100 * round);
-    await client.sendCommand(["SCRIPT", "FLUSH"]);
-  }
-});
-
 test("a load that goes to another node of a cluster does not keep it from the one that decides", async (test) => {
   const client = await connect(test);
   const astray = (args) => (args[0] === "SCRIPT" ? Promise.resolve(SHA) : client.sendCommand(args));
@@ -203,46 +191,6 @@ test("a module that is loaded later is noticed by what the script has not", asyn
   assert.equal(await dialect.ask(acquire, "auto"), 1);
   assert.equal(dialect.backend, "module");
   assert.deepEqual(sent, ["SWLIMIT.ACQUIRE"]);
-});
-
-test("where the module is too old for a command, the script decides nothing", async (test) => {
-  for (const first of ["allow", "hold"]) {
-    const client = await connect(test, { of: "module" });
-    const commands = [];
-    const old = (args) => {
-      const name = String(args[0]);
-      commands.push(name);
-      const isLacking = /^SWLIMIT\.(HOLD|RELEASE|BUDGET|ADMIT|BLOCK)$/.test(name);
-      return client.sendCommand(isLacking ? [name.replace("SWLIMIT.", "SWLIMIT.NO_"), ...args.slice(1)] : args);
-    };
-    const rates = limiter(test, { client: old, ...RIGHT, mode: "direct" });
-    const places = holds(test, { client: old, ...RIGHT });
-    const months = new BudgetLimiter({ client: old, ...RIGHT, limit: 9, period: "month" });
-    test.after(() => months.close());
-    const k = `{${key()}}`;
-    if (first === "allow") assert.equal((await rates.allow(k)).granted, 1);
-    const lacking = {
-      HOLD: () => places.hold(`${k}h`),
-      BUDGET: () => months.allow(`${k}b`),
-      BLOCK: () => rates.block(k, 1),
-      ADMIT: () =>
-        admit([
-          { limiter: rates, key: k },
-          { limiter: places, key: `${k}h` },
-        ]),
-    };
-    for (let i = 0; i < 2; i++) {
-      for (const [name, ask] of Object.entries(lacking)) {
-        await assert.rejects(ask, { name: "NeedsModuleError", message: new RegExp(`^SWLIMIT.${name} needs a newer`) });
-        assert.equal((await rates.peek(k)).source, "server");
-        assert.equal(rates.servers()[0].backend, "module");
-      }
-    }
-    assert.ok(!commands.some((name) => name.startsWith("EVAL")));
-    commands.splice(0);
-    for (const ask of Object.values(lacking)) await assert.rejects(ask);
-    assert.deepEqual(commands, ["SWLIMIT.HOLD", "SWLIMIT.BUDGET", "SWLIMIT.BLOCK", "SWLIMIT.ADMIT"]);
-  }
 });
 
 for (const [name, made] of Object.entries({

@@ -75,22 +75,6 @@ function said(test) {
   return { sentinels, lines, followed, tell };
 }
 
-test("only the largest epoch of any sentinel leads to a primary", async (test) => {
-  const { lines, followed, tell } = said(test);
-  const hear = async (sentinel) => {
-    lines.get(sentinel).heard();
-    await new Promise((resolve) => setImmediate(resolve));
-  };
-  tell(1, 10, 4);
-  await hear(1);
-  tell(2, 20, 5);
-  await hear(2);
-  await hear(1); // which was cut off
-  tell(1, 20, 5);
-  await hear(1);
-  assert.deepEqual(followed, [10, 20]);
-});
-
 test("a sentinel that is switching says the new epoch before the new address", async (test) => {
   const { lines, followed, tell } = said(test);
   const hear = async () => {
@@ -105,25 +89,6 @@ test("a sentinel that is switching says the new epoch before the new address", a
   tell(1, 20, 5);
   await hear();
   assert.deepEqual(followed, [10, 20]);
-});
-
-test("one sentinel is asked each second, and those that it knows are asked, too", async (test) => {
-  test.mock.timers.enable({ apis: ["setInterval"] });
-  const { sentinels, lines, followed, tell } = said(test);
-  const second = async () => {
-    test.mock.timers.tick(1000);
-    await new Promise((resolve) => setImmediate(resolve));
-  };
-  tell(2, 20, 1);
-  lines.get(2).others = [["name", "s3", "ip", "s", "port", "3"]];
-  await second(); // the first says nothing that is of use
-  await second();
-  assert.deepEqual([followed, [...lines.keys()]], [[20], [1, 2, 3]]);
-  tell(3, 30, 2);
-  await second();
-  assert.deepEqual(followed, [20, 30]);
-  sentinels.close();
-  assert.ok([...lines.values()].every(({ isClosed }) => isClosed));
 });
 
 test("through a failover: counts stay, and who was master grants nothing any more", async (test) => {

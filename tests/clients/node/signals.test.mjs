@@ -44,22 +44,6 @@ test("a caller that gives up learns that at once, and its grant is given back by
   await eventually(async () => (await three.peek(k)).remaining === 3, "the units");
 });
 
-test("what is granted to a caller that has given up is given back once, though the reply is late, too", async (test) => {
-  const { client, sent, goOn } = await slow(test, "SWLIMIT.ALLOW");
-  const three = limiter(test, { client, timeout: 100 });
-  const controller = new AbortController();
-  const asking = three.allow(key(), { signal: controller.signal });
-  controller.abort(new Error("gone"));
-  await assert.rejects(asking, /gone/);
-  const { breaker } = three.core.server("k");
-  await eventually(() => breaker.failures > 0, "its lateness");
-  goOn();
-  const refunds = () => sent.filter(([command]) => command === "SWLIMIT.REFUND").length;
-  await eventually(() => refunds() > 0, "the refund");
-  await client.ping(); // by then a second one would have been sent
-  assert.equal(refunds(), 1);
-});
-
 test("a signal that is not used changes nothing", async (test) => {
   const { client, sent } = await slow(test);
   const three = limiter(test, { client });
@@ -78,22 +62,6 @@ test("who has given up is not asked for", async (test) => {
     await assert.rejects(call, /gone/);
   }
   assert.deepEqual(sent, []);
-});
-
-test("a wait that is given up counts nothing, and lets the next one in", async (test) => {
-  const client = await connect(test);
-  const one = limiter(test, { client, limit: 1, window: 400, resolution: 100 });
-  const k = key();
-  await one.record(k);
-  const controllers = Array.from({ length: 3 }, () => new AbortController());
-  const waiting = controllers.map(({ signal }) => one.acquire(k, "10s", { signal }));
-  await sleep(50);
-  controllers[0].abort(new Error("the first"));
-  controllers[1].abort(new Error("the second"));
-  await assert.rejects(waiting[0], /the first/);
-  await assert.rejects(waiting[1], /the second/);
-  assert.equal((await waiting[2]).granted, 1);
-  assert.equal((await one.peek(k)).remaining, 0);
 });
 
 test("waits that are given up leave no connection behind", async (test) => {

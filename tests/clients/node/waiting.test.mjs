@@ -4,7 +4,7 @@ import assert from "node:assert/strict";
 import { test } from "node:test";
 import { Redis } from "ioredis";
 import { admit } from "swlimit";
-import { connect, eventually, holds, key, limiter, onDuplicate, port, sent, sleep } from "./support.mjs";
+import { connect, eventually, holds, key, limiter, port, sent, sleep } from "./support.mjs";
 
 const FAST = { limit: 2, window: 200, resolution: 10 };
 
@@ -65,19 +65,6 @@ for (const [name, open] of Object.entries({
   });
 }
 
-test("who waits stalls nobody", async (test) => {
-  const client = await connect(test);
-  const two = limiter(test, { client, ...FAST, window: 2000 });
-  const k = key();
-  await two.record(k, { cost: 2 });
-  const waiting = watched(two.acquire(k, "20s"));
-  await sleep(20);
-  assert.equal((await two.allow(key())).granted, 1);
-  assert.equal(await client.ping(), "PONG");
-  assert.equal(waiting.isOver, false);
-  assert.equal((await waiting.promise).granted, 1);
-});
-
 test("more keys wait than there are connections", async (test) => {
   const client = await connect(test, { name: key() });
   const two = limiter(test, { client, ...FAST });
@@ -92,27 +79,6 @@ test("more keys wait than there are connections", async (test) => {
   assert.deepEqual(
     (await waiting).map(({ granted }) => granted),
     Array(20).fill(1),
-  );
-});
-
-test("who finds no connection to wait on asks again, and is not kept waiting by those of other keys", async (test) => {
-  const client = await connect(test);
-  const slow = limiter(test, { client, limit: 1, window: 10_000, resolution: 10, onFailure: "allow" });
-  const keys = Array.from({ length: 11 }, key);
-  for (const k of keys) await slow.record(k);
-  const others = watched(Promise.all(keys.slice(1).map((k) => slow.acquire(k, "60s"))));
-  await sleep(100);
-  // Its turn comes soon, but all connections are taken for longer.
-  await slow.refund(keys[0]);
-  await slow.record(keys[0], { age: 9500 });
-  const { retryAfter } = await slow.peek(keys[0]);
-  const first = await slow.acquire(keys[0], retryAfter + 20_000);
-  assert.deepEqual([first.granted, first.source], [1, "server"]);
-  assert.equal(others.isOver, false);
-  for (const k of keys.slice(1)) await slow.reset(k);
-  assert.deepEqual(
-    (await others.promise).map(({ granted }) => granted),
-    Array(10).fill(1),
   );
 });
 
@@ -154,25 +120,6 @@ test("waiting without a server", async (test) => {
   assert.ok(performance.now() - began >= 190);
 });
 
-test("after a wait the time to live runs from a renewal", async (test) => {
-  const seen = [];
-  const client = await connect(test);
-  onDuplicate(client, (made) => sent(made, seen));
-  const one = holds(test, { client });
-  const k = key();
-  const first = await one.hold(k);
-  sent(client, seen);
-  const waiting = one.hold(k, { wait: "5m" });
-  await eventually(() => seen.some((args) => args.includes("WAIT")), "the wait");
-  await first.release();
-  const hold = await waiting;
-  const names = seen.map(([name]) => name);
-  assert.equal(seen.at(-1)[3], hold.id);
-  assert.equal(new Set(seen.filter(([name]) => name === "SWLIMIT.HOLD").map((args) => args[4])).size, 1);
-  assert.deepEqual(names.slice(-2), ["SWLIMIT.RELEASE", "SWLIMIT.RENEW"]);
-  await hold.release();
-});
-
 test("who waits in the server's queue of a hold goes before an admission that waits", async (test) => {
   const [client, admin] = [await connect(test), await connect(test)];
   const one = holds(test, { client });
@@ -188,28 +135,4 @@ test("who waits in the server's queue of a hold goes before an admission that wa
   assert.deepEqual([hold.granted, admission.isOver], [1, false]);
   await hold.release();
   assert.equal((await admission.promise).granted, true);
-});
-
-test("a wait that goes on for somebody else with its id is over: nothing more is asked for it", async (test) => {
-  const [client, other, admin] = await Promise.all([1, 2, 3].map(() => connect(test)));
-  const asked = [];
-  onDuplicate(client, (made) => sent(made, asked));
-  const one = holds(test, { client });
-  const k = key();
-  const first = await one.hold(k);
-  const waiting = one.hold(k, { wait: "1m" });
-  const isWaiting = async () => /swlimit_waiting:1\b/.test(await admin.sendCommand(["INFO", "swlimit"]));
-  await eventually(isWaiting, "its wait");
-  const calls = async () => {
-    const stats = await admin.sendCommand(["INFO", "commandstats"]);
-    return ["hold", "release"].map((name) => new RegExp(`swlimit.${name}:calls=(\\d+)`).exec(stats)?.[1]);
-  };
-  const before = await calls();
-  const [hold] = asked.filter(([command]) => command === "SWLIMIT.HOLD");
-  const theirs = other.sendCommand(hold);
-  await assert.rejects(waiting, { name: "RefusedError", message: /^UNBLOCKED / });
-  await new Promise((resolve) => setTimeout(resolve, 300)); // three times as long as a poll takes
-  assert.deepEqual(await calls(), [String(Number(before[0]) + 1), before[1]]);
-  await first.release();
-  assert.equal((await theirs)[0], 1);
 });
