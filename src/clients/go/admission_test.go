@@ -3,10 +3,8 @@ package swlimit
 import (
 	"context"
 	"errors"
-	"net"
 	"reflect"
 	"runtime"
-	"slices"
 	"sync"
 	"testing"
 	"time"
@@ -380,38 +378,4 @@ func TestSpend(t *testing.T) {
 			}
 		}
 	})
-}
-
-func TestAdmissionsWithoutAnAnswer(t *testing.T) {
-	silent := must(net.Listen("tcp", "127.0.0.1:0"))
-	defer silent.Close()
-	for policy, granted := range map[FailurePolicy]bool{FailLocal: true, FailAllow: true, FailDeny: false} {
-		of := newAdmissible(t, connect(t, Server{Addr: silent.Addr().String()}), 20, OnFailure(policy),
-			Timeout(20*time.Millisecond))
-		ran := false
-		err := Spend(background, of.parts(50), func(s *Spending) error {
-			ran = s.Each[0].Source == FromFailure && len(s.Holds) == 2
-			return s.Saw(map[string]int64{"tokens": 1})
-		}, MaxAge(time.Hour), WaitFor(time.Hour))
-		if ran != granted || (err == nil) != granted || !granted && !errors.Is(err, ErrDenied) {
-			t.Errorf("%s: %v, %v", policy, ran, err)
-		}
-		a := must(Admit(background, of.parts(50)))
-		if !granted {
-			continue
-		}
-		changed := map[FailurePolicy]int64{FailLocal: -49}[policy] // what no policy has counted is not corrected
-		if changes, err := a.Settle(background, 1); !slices.Equal(changes, []int64{changed}) || err != nil ||
-			a.Holds[0].Live() {
-			t.Errorf("%s: %v, %v", policy, changes, err)
-		}
-		a = must(Admit(background, of.parts(98))) // of 100, where 2 are used
-		if !a.Allowed || must(Admit(background, of.parts(1))).Allowed != (policy == FailAllow) {
-			t.Errorf("%s: %+v", policy, a)
-		}
-	}
-	of := newAdmissible(t, connect(t, Server{Addr: silent.Addr().String()}), 1, Timeout(20*time.Millisecond))
-	if a, err := Admit(background, of.parts(1), WaitFor(time.Hour)); !errors.Is(err, ErrUnavailable) {
-		t.Errorf("%+v, %v", a, err)
-	}
 }

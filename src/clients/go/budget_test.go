@@ -1,7 +1,6 @@
 package swlimit
 
 import (
-	"context"
 	"errors"
 	"reflect"
 	"testing"
@@ -164,55 +163,5 @@ func TestAdmission(t *testing.T) {
 		if _, err := b.Settle(background, 1); !errors.Is(err, ErrArgument) {
 			t.Error(err)
 		}
-	}
-}
-
-// Admitted for callers that have gone, in every instant: all of it goes back.
-func TestCancelledAdmissions(t *testing.T) { byBoth(t, testCancelledAdmissions) }
-
-func testCancelledAdmissions(t *testing.T, addr string) {
-	client := must(NewClient(Server{Addr: addr}))
-	options := []Option{Timeout(20 * time.Second), OnFailure(FailError)}
-	rates := limiter(t, client, 1000, Prefix("rate:"), Direct)
-	budget := must(NewBudget(client, 1000, Yearly(time.January, 1), nil, append(options, Prefix("budget:"))...))
-	holds := must(NewHolds(client, 1000, time.Minute, append(options, Prefix("hold:"))...))
-	k := key()
-	units := int64(0)
-	for i := range 300 {
-		ctx, cancel := context.WithCancel(background)
-		time.AfterFunc(time.Duration(i)*4*time.Microsecond, cancel)
-		a, err := Admit(ctx, []Part{rates.Request(k, 1), budget.Request(k, 1), holds.Request(k, 1)})
-		switch {
-		case err == nil && a.Allowed:
-			units++
-			a.Release()
-		case err != nil && !errors.Is(err, context.Canceled):
-			t.Fatal(err)
-		}
-		if b, err := budget.Allow(ctx, k); err == nil {
-			units += b.Granted * 1000
-		}
-		hold, err := holds.TryAcquire(ctx, "alone:"+k)
-		if err == nil {
-			hold.Release()
-		}
-		cancel()
-	}
-	client.Close()
-	client = connect(t, Server{Addr: addr})
-	rates.asker.client, budget.asker.client, holds.asker.client = client, client, client
-	rate, _ := must(rates.Peek(background, k)).Remaining()
-	spent, _ := must(budget.Peek(background, k)).Remaining()
-	if 1000-rate != units%1000 || 1000-spent != units%1000+units/1000 {
-		t.Errorf("%d and %d are counted of %d admitted and %d granted", 1000-rate, 1000-spent, units%1000, units/1000)
-	}
-	for _, each := range []string{k, "alone:" + k} {
-		if all := must(holds.Holders(background, each, 10)); len(all) != 0 {
-			t.Errorf("%+v", all)
-		}
-	}
-	reserved := must(NewHolds(client, 1, time.Minute, options...))
-	if all := must(reserved.Holders(background, "{rate:"+k+"}:reserved", 10)); len(all) != 0 {
-		t.Errorf("%+v", all)
 	}
 }

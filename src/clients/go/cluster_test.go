@@ -308,38 +308,6 @@ func TestNoServerOfAClusterHasAnswered(t *testing.T) {
 	}
 }
 
-// redirected remembers where a server has redirected to.
-type redirected struct {
-	Transport
-	to string
-}
-
-func (r *redirected) Moved(_ context.Context, addr string) (Server, error) {
-	r.to = addr
-	return Server{Addr: addr}, nil
-}
-
-func TestRedirections(t *testing.T) {
-	transport := new(redirected)
-	client := connect(t, transport)
-	for text, want := range map[string]string{
-		"MOVED 1 192.0.2.1:7001":     "192.0.2.1:7001",
-		"ASK 1 host:7001":            "host:7001",
-		"MOVED 1 :7001":              "[2001:db8::5]:7001",
-		"MOVED 1 ?:7001":             "[2001:db8::5]:7001",
-		"MOVED 1 2001:db8::1:7001":   "[2001:db8::1]:7001",
-		"ASK 1 ::1:7001":             "[::1]:7001",
-		"MOVED 1 [2001:db8::1]:7001": "[2001:db8::1]:7001",
-	} {
-		asked := Server{Addr: "[2001:db8::5]:7000"}
-		failed := &call{command: peekCommand("k", &demand{}), owner: newServer(client, asked),
-			connection: &connection{server: asked}}
-		if next, err := client.again(background, failed, text, 0); next == nil || transport.to != want {
-			t.Errorf("%s: %s, %v", text, transport.to, err)
-		}
-	}
-}
-
 // A caller who goes while a slot moves gets its own error, and nothing is decided in its place.
 func TestCancelledWhileASlotMoves(t *testing.T) {
 	ctx, cancel := context.WithCancel(background)

@@ -169,23 +169,6 @@ func TestWrongArguments(t *testing.T) {
 
 func second[T any](_ T, err error) error { return err }
 
-func TestRefused(t *testing.T) {
-	client := dial(t)
-	l := limiter(t, client, 1)
-	k := key()
-	text := other(k, "SET", k, "text")
-	if _, err := client.ask(background, text, asking{timeout: 20 * time.Second}); err != nil {
-		t.Fatal(err)
-	}
-	var refused RefusedError
-	if _, err := l.Allow(background, k); !errors.As(err, &refused) {
-		t.Error(err)
-	}
-	if states := client.Servers(); len(states) != 1 || states[0].State != "up" || states[0].Backend == "" {
-		t.Errorf("%+v", states)
-	}
-}
-
 // What was not made, or is nil, is an error and no panic.
 func TestNothingPanics(t *testing.T) {
 	second := func(_ any, err error) error { return err }

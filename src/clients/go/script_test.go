@@ -391,39 +391,6 @@ func TestWhatIsRefusedStays(t *testing.T) {
 	}
 }
 
-// A module that is too old for a command decides all the others, and no script beside it.
-func TestModuleIsTooOld(t *testing.T) {
-	var looks, scripts atomic.Int64
-	addr := fake(t, func(_ string, words []any) string {
-		switch name := words[0]; {
-		case name == "SWLIMIT.ALLOW" && len(words) > 1:
-			return "*5\r\n:1\r\n:5\r\n:4\r\n:0\r\n:60000\r\n"
-		case name == "SWLIMIT.PEEK":
-			looks.Add(1)
-			return "-ERR wrong number of arguments for 'swlimit.peek' command\r\n"
-		case len(words) == 1:
-			return "-ERR wrong number of arguments\r\n"
-		case strings.HasPrefix(name.(string), "EVAL"):
-			scripts.Add(1)
-		}
-		return noReply
-	})
-	client := connect(t, Server{Addr: addr})
-	l, holds := limiter(t, client, 5, Direct), holding(t, client, 1)
-	for range 3 {
-		_, err := holds.TryAcquire(background, key())
-		if !errors.Is(err, ErrModuleMissing) || !strings.Contains(err.Error(), "too old for SWLIMIT.HOLD") {
-			t.Error(err)
-		}
-		if d := must(l.Allow(background, key())); !d.Allowed() {
-			t.Errorf("%+v", d)
-		}
-	}
-	if state := client.Servers()[0]; state.Backend != "module" || looks.Load() != 1 || scripts.Load() != 0 {
-		t.Errorf("%+v, asked for a module %d times, and for the script %d times", state, looks.Load(), scripts.Load())
-	}
-}
-
 // The module comes while requests are under way: none notices.
 func TestModuleIsLoadedMeanwhile(t *testing.T) {
 	late := Server{Addr: address(t, "late")}

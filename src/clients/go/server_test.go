@@ -14,28 +14,6 @@ import (
 	"time"
 )
 
-func TestKnownDenials(t *testing.T) {
-	for _, name := range []string{"main", "bare"} {
-		client := connect(t, Server{Addr: address(t, name)})
-		l, other := limiter(t, client, 1), limiter(t, connect(t, Server{Addr: address(t, name)}), 1, Direct)
-		k := key()
-		must(l.Allow(background, k))
-		eventually(t, "known to be denied", func() bool {
-			d := must(l.Allow(background, k))
-			return !d.Allowed() && d.Source == FromCache && d.RetryAfter > 0 && d.RetryAfter < 70*time.Second
-		})
-		if n := must(other.Refund(background, k, 1)); n != 1 {
-			t.Fatalf("%d given back", n)
-		}
-		eventually(t, "granted after somebody gave it back", func() bool { return must(l.Allow(background, k)).Allowed() })
-		eventually(t, "denied again", func() bool { return must(l.Allow(background, k)).Source == FromCache })
-		must(l.Refund(background, k, 1))
-		if d := must(l.Allow(background, k)); !d.Allowed() {
-			t.Errorf("its own refund is known at once: %+v", d)
-		}
-	}
-}
-
 // A look is two commands: behind the fourth denial, and not behind three.
 func TestFewDenialsAreNotLookedUp(t *testing.T) {
 	client := dial(t)
@@ -53,55 +31,6 @@ func TestFewDenialsAreNotLookedUp(t *testing.T) {
 	}
 	must(l.Allow(background, k))
 	eventually(t, "a look", looks)
-}
-
-func TestWait(t *testing.T) {
-	client := dial(t)
-	l, err := New(client, Quota{Limit: 1, Window: 300 * time.Millisecond}, Timeout(20*time.Second), OnFailure(FailError))
-	if err != nil {
-		t.Fatal(err)
-	}
-	k := key()
-	for range 3 {
-		if err := l.Wait(background, k); err != nil {
-			t.Fatal(err)
-		}
-	}
-	slow := limiter(t, client, 1)
-	must(slow.Allow(background, "slow:"+k))
-	ctx, cancel := context.WithTimeout(background, 5*time.Second) // of which nothing is waited for
-	defer cancel()
-	err = slow.Wait(ctx, "slow:"+k)
-	var denied *DeniedError
-	if !errors.Is(err, ErrDenied) || !errors.As(err, &denied) || denied.Decision.Allowed() {
-		t.Error(err)
-	}
-	if err := slow.WaitN(background, k, 2); !errors.As(err, &denied) || denied.Decision.RetryAfter != Never {
-		t.Error(err)
-	}
-}
-
-func TestWaitsInLine(t *testing.T) {
-	client := dial(t)
-	l := limiter(t, client, 1)
-	k := key()
-	must(l.Allow(background, k))
-	var waiting sync.WaitGroup
-	var granted atomic.Int64
-	for range 20 {
-		waiting.Go(func() {
-			if err := l.Wait(background, k); err == nil {
-				granted.Add(1)
-			}
-		})
-	}
-	for n := int64(1); n <= 20; n++ {
-		eventually(t, "one more is granted", func() bool {
-			_, _ = l.Refund(background, k, 1)
-			return granted.Load() >= n
-		})
-	}
-	waiting.Wait()
 }
 
 func TestHolds(t *testing.T) {
@@ -294,53 +223,6 @@ func TestNothingIsLeft(t *testing.T) {
 	}
 	if n := len(must(must(NewHolds(dial(t), 5, time.Minute)).Holders(background, "holds:"+k, 10))); n != 0 {
 		t.Errorf("%d held still", n)
-	}
-}
-
-func TestAway(t *testing.T) {
-	// A listener that never answers.
-	silent, err := net.Listen("tcp", "127.0.0.1:0")
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer silent.Close()
-	closed, err := net.Listen("tcp", "127.0.0.1:0")
-	if err != nil {
-		t.Fatal(err)
-	}
-	closed.Close()
-	for _, addr := range []string{silent.Addr().String(), closed.Addr().String()} {
-		for policy, want := range map[FailurePolicy]int64{FailLocal: 1, FailAllow: 1, FailDeny: 0} {
-			client := connect(t, Server{Addr: addr})
-			l := must(New(client, Quota{Limit: 10, Window: time.Minute}, OnFailure(policy)))
-			began := time.Now()
-			d := must(l.Allow(background, "k"))
-			if d.Granted != want || d.Source != FromFailure {
-				t.Errorf("%s: %+v", policy, d)
-			}
-			if _, known := d.Remaining(); known != (policy == FailLocal) {
-				t.Errorf("%s: %+v", policy, d)
-			}
-			if policy == FailLocal {
-				if d := must(l.Allow(background, "k")); d.Allowed() {
-					t.Errorf("one of ten is this process's: %+v", d)
-				}
-			}
-			if took := time.Since(began); took > 10*time.Second {
-				t.Errorf("waited for %v", took)
-			}
-		}
-		client := connect(t, Server{Addr: addr})
-		l := must(New(client, Quota{Limit: 10, Window: time.Minute}, OnFailure(FailError)))
-		eventually(t, "the breaker opens", func() bool {
-			if _, err := l.Allow(background, "k"); !errors.Is(err, ErrUnavailable) {
-				t.Fatal(err)
-			}
-			return client.Servers()[0].State == "unavailable"
-		})
-		if reason := client.Servers()[0].Reason; reason != "refused" && reason != "no_answer" {
-			t.Errorf("%+v", client.Servers())
-		}
 	}
 }
 
