@@ -8,7 +8,7 @@ import { type Command, wordsOf } from "../protocol/commands.js";
 import { within } from "../util/timeout.js";
 import type { Connection, Transport } from "./transport.js";
 
-/** A request that waits without a connection of its own asks again after at most so many ms. */
+/** The longest pause, in ms, of a request that waits without a connection of its own. */
 export const POLL = 100;
 
 /** Ends a wait at the server whose caller has given up. */
@@ -16,7 +16,7 @@ export type EndWait = (reply: Promise<unknown>) => Promise<unknown>;
 
 export interface Wait {
   readonly key: string;
-  /** The command, waiting for so many ms. */
+  /** The command, with a wait in ms. */
   command(ms: number): Command;
   /** ms until the wait ends. */
   left(): number;

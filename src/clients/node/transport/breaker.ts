@@ -6,7 +6,7 @@ import type { ServerHealth } from "./server-health.js";
 /** It opens after so many failures in a row. */
 export const FAILURES = 3;
 
-/** The first probe comes after so many ms; the interval then doubles, up to the second number. */
+/** When the first probe comes, in ms; the interval then doubles, up to the second number. */
 export const FIRST_PROBE = 100;
 export const LAST_PROBE = 500;
 

@@ -15,7 +15,7 @@ import type { Connection, InvalidationListener } from "./transport.js";
 /** A connection that was silent for so long, in ms, is pinged; it has as long to answer. */
 export const SILENCE = 1000;
 
-/** After a connection failed, none is opened for so many ms. */
+/** The pause after a connection failed, in ms. */
 const PAUSE = 1000;
 
 /** The same after a right was missing. */

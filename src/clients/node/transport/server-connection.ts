@@ -14,7 +14,7 @@ export const SILENCE = 1000;
 /** A connection that was given up is closed when it owes nothing, at the latest after so many ms. */
 export const LATE = 10_000;
 
-/** TIME is asked again after so many ms, because clocks drift. */
+/** How long TIME is known, in ms: clocks drift. */
 const CLOCK_AGE = 60_000;
 
 /** Clocks differ by at most this part. */

@@ -62,7 +62,7 @@ export function warnOfLoss({ units, keys }: { readonly units: number; readonly k
   });
 }
 
-/** A slow server is logged again after so many ms. */
+/** How often a slow server is logged, in ms. */
 const SLOW_LOG = 60_000;
 
 export class ServerHealth {

@@ -25,16 +25,16 @@ import { ServerConnection } from "./server-connection.js";
 import { ServerHealth } from "./server-health.js";
 import type { InvalidationListener, Transport } from "./transport.js";
 
-/** A probe is given up after so many ms. */
+/** The longest that a probe takes, in ms. */
 export const PROBE_TIMEOUT = 500;
 
-/** A connection may take so many ms to come up before the breaker opens. */
+/** The longest that a connection takes to come up before the breaker opens, in ms. */
 export const CONNECTING = 1000;
 
 /** The breaker opens when a command is unanswered and nothing was received for so many timeouts. */
 export const SILENT_TIMEOUTS = 3;
 
-/** Whether replies come in time again is asked at most once in so many ms. */
+/** The pause between probes of a slow server, in ms. */
 export const SLOW_PROBE = 500;
 
 /** What of the mean round trip a new one is. */
