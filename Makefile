@@ -98,6 +98,10 @@ bench: ## CPU, latency and memory beside others
 accuracy: ## Decisions beside an exact log
 	@scripts/measure-accuracy
 
+# All clients beside a server that fails in ways that a seed draws. `make soak HOURS=2 SEED=7` does the same again.
+soak: ready
+	PYTHONPATH=scripts:tests .venv/bin/python -m longrun --hours $(or $(HOURS),2) $(if $(SEED),--seed $(SEED))
+
 # The documentation as a site with a search, in target/site.
 docs: ## The documentation as a site with a search, in target/site
 	@scripts/make-docs

@@ -12,11 +12,11 @@ pub struct Answer {
     /// Units granted.
     pub units: u64,
     pub limit: u64,
-    /// `None` if nobody knows.
+    /// `None` where it is unknown.
     pub remaining: Option<u64>,
     /// `None` if such a request is never granted.
     pub retry_after: Option<Duration>,
-    /// `None` if nobody knows.
+    /// `None` where it is unknown.
     pub reset_after: Option<Duration>,
     /// Since when the units count, in Unix ms of the server's clock, if that is known.
     pub since: Option<u64>,

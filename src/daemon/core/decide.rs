@@ -121,7 +121,7 @@ struct Group<'a> {
     questions: Vec<usize>,
 }
 
-/// Stages in the order that they are asked.
+/// Stages in their order.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 enum Stage {
     Local,
@@ -152,7 +152,7 @@ struct Deciding<'a> {
     plan: &'a Plan<'a>,
     began: Instant,
     deadline: Instant,
-    /// By question, once all are asked.
+    /// By question, once all are answered.
     answers: Vec<Option<Answer>>,
     /// An answer denies.
     denies: bool,

@@ -18,7 +18,7 @@ pub struct Explanation {
     pub shadow_mode: bool,
     /// The request of a proxy as policies match it, or the descriptors.
     pub request: String,
-    /// What the client's network decided, so that no limit was asked.
+    /// What the client's network decided, so that no limit decided.
     #[serde(skip_serializing_if = "Option::is_none", default)]
     pub network: Option<NetworkDecision>,
     /// The rules that matched, and descriptors that none did.
@@ -63,7 +63,7 @@ pub struct ExplainedLimit {
     pub role: String,
     /// This limit denied the request.
     pub denied_request: bool,
-    /// `None` if nobody could decide.
+    /// `None` without a decision.
     pub answer: Option<ExplainedAnswer>,
     #[serde(skip_serializing_if = "Option::is_none")]
     pub error: Option<String>,
@@ -73,11 +73,11 @@ pub struct ExplainedLimit {
 #[derive(Debug, Serialize, Deserialize)]
 pub struct ExplainedAnswer {
     pub granted: bool,
-    /// `None` if nobody knows.
+    /// `None` where it is unknown.
     pub remaining: Option<u64>,
     /// `None` if such a request is never granted.
     pub retry_after: Option<u64>,
-    /// `None` if nobody knows.
+    /// `None` where it is unknown.
     pub reset_after: Option<u64>,
     pub source: String,
 }

@@ -10,7 +10,7 @@ use super::limiters::Limiters;
 use super::question::Question;
 use super::refusal::Refusal;
 
-/// A hold that was asked for.
+/// The outcome of a request for a hold.
 #[derive(Debug)]
 pub struct TakenHold {
     pub answer: Answer,
@@ -20,7 +20,7 @@ pub struct TakenHold {
     pub id: Option<Vec<u8>>,
 }
 
-/// Several limits that were asked for together.
+/// The outcome of a request for several limits.
 #[derive(Debug)]
 pub struct Admitted {
     pub granted: bool,

@@ -129,7 +129,7 @@ fn window(client: &Client, limit: &Limit, geometry: Geometry) -> Result<Limiter,
     }
     let DecisionPolicy { mode, on_failure, local_share, lease_share, sync_interval, .. } = limit.policy;
     builder
-        // Without a server there is nobody else to decide.
+        // Without a server only this process decides.
         .mode(if client.has_server() { mode } else { Mode::Local })
         .on_failure(on_failure)
         .local_share(local_share.fraction())

@@ -17,7 +17,7 @@ pub struct Question<'a> {
     pub key: String,
     /// Identifies the request that holds units.
     pub id: Option<Cow<'a, [u8]>>,
-    /// Units; of a PEEK, those that would be asked for.
+    /// Units; of a PEEK, those of the request that it stands for.
     pub hits: u64,
     /// Grant part of the hits where the limit has too few left.
     pub partial: bool,
@@ -78,7 +78,7 @@ impl<'a> Question<'a> {
         self.id.as_ref().map_or(request, |id| request.id(id))
     }
 
-    /// Equal questions are asked once.
+    /// Equal questions are one.
     pub(super) fn equality(&self) -> (&str, Operation, Role, Option<&[u8]>) {
         (&self.key, self.operation, self.role, self.id.as_deref())
     }

@@ -33,7 +33,7 @@ fn planned(request: &Request) -> Result<(Vec<String>, Vec<Vec<usize>>), Refusal>
     Ok((plan.questions.iter().map(words).collect(), places))
 }
 
-fn asked(descriptors: Vec<Descriptor>) -> Vec<String> {
+fn questions_of(descriptors: Vec<Descriptor>) -> Vec<String> {
     planned(&request(descriptors)).unwrap().0
 }
 
@@ -77,14 +77,14 @@ fn a_replaced_limit_does_not_hold() {
 
 #[test]
 fn hits_are_the_descriptors_own_or_the_requests() {
-    assert_eq!(asked(vec![with_hits("a=x", 7)]), ["Decides Allow 7 of 5 {d}|a=x|1m"]);
-    assert_eq!(asked(vec![with_hits("a=x", 0)]), ["Decides Peek 1 of 5 {d}|a=x|1m"]);
+    assert_eq!(questions_of(vec![with_hits("a=x", 7)]), ["Decides Allow 7 of 5 {d}|a=x|1m"]);
+    assert_eq!(questions_of(vec![with_hits("a=x", 0)]), ["Decides Peek 1 of 5 {d}|a=x|1m"]);
     let with_addend = Request { hits_addend: 3, ..request(vec![descriptor("a=x"), with_hits("b=x", 2)]) };
     let without = Request { descriptors: vec![descriptor("a=x")], ..with_addend.clone() };
     assert_eq!(planned(&without).unwrap().0, ["Decides Allow 3 of 5 {d}|a=x|1m"]);
     assert_eq!(planned(&with_addend).unwrap().0, ["Decides Allow 2 of 9 {d}|b=x|1s"]);
     let negative = Descriptor { is_negative_hits: true, ..with_hits("a=x", 4) };
-    assert_eq!(asked(vec![negative]), ["Decides Refund 4 of 5 {d}|a=x|1m"]);
+    assert_eq!(questions_of(vec![negative]), ["Decides Refund 4 of 5 {d}|a=x|1m"]);
     assert_eq!(
         planned(&request(vec![with_hits("a=x", 1 << 53)])),
         Err(Refusal::invalid("a descriptor's hits_addend is above 2^53 - 1"))
@@ -93,14 +93,14 @@ fn hits_are_the_descriptors_own_or_the_requests() {
 
 #[test]
 fn usage_that_is_reported_is_recorded() {
-    assert_eq!(asked(vec![with_hits("tokens=x", 700)]), ["Decides Record 700 of 5 {d}|tokens=x|1m"]);
-    assert_eq!(asked(vec![with_hits("tokens=x", 0)]), ["Decides Peek 1 of 5 {d}|tokens=x|1m"]);
+    assert_eq!(questions_of(vec![with_hits("tokens=x", 700)]), ["Decides Record 700 of 5 {d}|tokens=x|1m"]);
+    assert_eq!(questions_of(vec![with_hits("tokens=x", 0)]), ["Decides Peek 1 of 5 {d}|tokens=x|1m"]);
 }
 
 #[test]
 fn shadows_and_quotas_stand_outside() {
     assert_eq!(
-        asked(vec![descriptor("shadow=x"), descriptor("quota=x"), descriptor("a=x")]),
+        questions_of(vec![descriptor("shadow=x"), descriptor("quota=x"), descriptor("a=x")]),
         [
             "Shadow Allow 1 of 5 {d}|shadow=x|1m",
             "Decides Allow 1 of 5 {d}|quota=x|1m",
@@ -124,21 +124,27 @@ fn equal_keys_are_one() {
         ["Decides Allow 3 of 5 {d}|a=x|1m", "Decides Peek 1 of 5 {d}|a=x|1m", "Decides Allow 1 of 5 {d}|a=y|1m"]
     );
     assert_eq!(places, [[0], [0], [1], [2]]);
-    assert_eq!(asked(vec![with_hits("a=x", 0), with_hits("a=x", 0)]), ["Decides Peek 1 of 5 {d}|a=x|1m"]);
+    assert_eq!(questions_of(vec![with_hits("a=x", 0), with_hits("a=x", 0)]), ["Decides Peek 1 of 5 {d}|a=x|1m"]);
     let many = request(vec![with_hits("a=x", (1 << 53) - 1), descriptor("a=x")]);
     assert_eq!(planned(&many), Err(Refusal::invalid("the hits of equal descriptors are above 2^53 - 1")));
     // Values that share a threshold are equal.
-    assert_eq!(asked(vec![descriptor("file=f/1"), descriptor("file=f/2")]), ["Decides Allow 2 of 5 {d}|file=f/*|1d"]);
+    assert_eq!(
+        questions_of(vec![descriptor("file=f/1"), descriptor("file=f/2")]),
+        ["Decides Allow 2 of 5 {d}|file=f/*|1d"]
+    );
 }
 
 #[test]
 fn a_limit_of_the_request_goes_before_the_configured_one() {
     let minute = RateLimitUnit::Minute;
-    assert_eq!(asked(vec![with_limit("a=x", 3, RateLimitUnit::Hour)]), ["Decides Allow 1 of 3 {d}|a=x|1h"]);
-    assert_eq!(asked(vec![with_limit("new=x", 3, minute)]), ["Decides Allow 1 of 3 {d}|new=x|1m"]);
-    assert_eq!(asked(vec![with_limit("file=f/1", 3, minute)]), ["Decides Allow 1 of 3 {d}|file=f/1|1m"]);
+    assert_eq!(questions_of(vec![with_limit("a=x", 3, RateLimitUnit::Hour)]), ["Decides Allow 1 of 3 {d}|a=x|1h"]);
+    assert_eq!(questions_of(vec![with_limit("new=x", 3, minute)]), ["Decides Allow 1 of 3 {d}|new=x|1m"]);
+    assert_eq!(questions_of(vec![with_limit("file=f/1", 3, minute)]), ["Decides Allow 1 of 3 {d}|file=f/1|1m"]);
     // Of two limits for one key the lower one decides.
-    assert_eq!(asked(vec![descriptor("a=x"), with_limit("a=x", 3, minute)]), ["Decides Allow 2 of 3 {d}|a=x|1m"]);
+    assert_eq!(
+        questions_of(vec![descriptor("a=x"), with_limit("a=x", 3, minute)]),
+        ["Decides Allow 2 of 3 {d}|a=x|1m"]
+    );
     let unknown = request(vec![with_limit("a=x", 3, RateLimitUnit::Unknown)]);
     assert_eq!(planned(&unknown), Err(Refusal::invalid("the unit of a descriptor's limit is unknown")));
     let elsewhere = Request { domain: "e".into(), ..request(vec![with_limit("a=x", 3, minute)]) };
