@@ -28,14 +28,12 @@ OLD_NAMES = {
 }
 # Not renamed yet, as `thing: language`. An entry goes with the last such name; the test refuses a name that comes back.
 PENDING = """
-Core, Connection: Rust, Go
-Server: Rust, Go
-DenialCache: Rust
+Core, Connection: Go
+Server: Go
 Member: Node, Go
-unavailable: Rust, Python, Node, Go
+unavailable: Python, Node, Go
 statistics: Node
 FailurePolicy: Rust, Go
-lookout, Told, Heard: Rust
 """
 # Events that are logged by each client, in these words.
 SENTENCES = ["server … is unavailable (…); on_failure decides until it answers"]

@@ -20,7 +20,7 @@ use crate::quota::checked_limit;
 use crate::request::Request;
 use crate::shared::Shared;
 use crate::transport::Reply;
-use crate::upstream::{Link, Outcome};
+use crate::upstream::{Outcome, Upstream};
 
 /// A clock that is so far behind the server's is logged, and how often.
 const FAR_BEHIND: Duration = Duration::from_secs(1);
@@ -116,7 +116,7 @@ impl BudgetLimiterBuilder {
     pub fn build(self) -> Result<BudgetLimiter, Error> {
         let Self { client: Client(client), limit, calendar, on_failure, local_share } = self;
         let (limit, local_share) = (checked_limit(limit)?, Share::named("local_share", local_share)?);
-        let (period, local) = (Mutex::default(), Bounded::new(client.max_keys));
+        let (period, local) = (Mutex::default(), Bounded::new(client.max_keys).counting(&client.counters));
         Ok(BudgetLimiter(Arc::new(Inner { client, limit, calendar, on_failure, local_share, period, local })))
     }
 }
@@ -169,10 +169,10 @@ impl BudgetLimiter {
     async fn decided(&self, request: Request<'_>, way: Way) -> Result<Decision, Error> {
         let request = self.checked(request)?;
         let (key, outcome) = (self.key(request.key), Outcome::keeping(request.keeps_late_grant));
-        let decided = match &self.0.client.link {
+        let decided = match &self.0.client.upstream {
             None => return self.locally(&key, &request, self.0.limit, Source::Local, way),
-            Some(link) if way == Way::Peek => self.look(link, &key, &request).await,
-            Some(link) => self.ask(link, &key, &request, way == Way::Record, &outcome).await,
+            Some(upstream) if way == Way::Peek => self.look(upstream, &key, &request).await,
+            Some(upstream) => self.ask(upstream, &key, &request, way == Way::Record, &outcome).await,
         };
         match decided.map_err(|error| self.0.client.failure(error)) {
             Err(Error::Unavailable(reason)) if way != Way::Record => {
@@ -213,7 +213,7 @@ impl BudgetLimiter {
     }
 
     pub(crate) fn has_server(&self) -> bool {
-        self.0.client.link.is_some()
+        self.0.client.upstream.is_some()
     }
 
     pub(crate) fn key(&self, key: &[u8]) -> Vec<u8> {
@@ -260,21 +260,24 @@ impl BudgetLimiter {
 
     async fn ask(
         &self,
-        link: &Link,
+        upstream: &Upstream,
         key: &[u8],
         request: &Request<'_>,
         force: bool,
         outcome: &Outcome,
     ) -> Result<Decision, Error> {
-        let deadline = link.deadline(request.deadline)?;
+        let deadline = match force {
+            true => upstream.deadline(request.deadline)?,
+            false => upstream.time_to_decide(key, upstream.timeout(), request.deadline)?,
+        };
         let command = |until| {
             let budget = self.clause(until, request.cost);
             Command::Budget { key: key.into(), budget, partial: request.partial, force }
         };
-        let reply: Reply = match link.ask_for(outcome, command(self.until()?), deadline).await {
+        let reply: Reply = match upstream.ask_for(outcome, command(self.until()?), deadline).await {
             Err(Error::Refused(text)) if has_ended(&text) => {
-                let server_time = server_time(link, deadline).await;
-                link.ask_for(outcome, command(self.until_there(server_time)?), deadline).await?
+                let server_time = server_time(upstream, deadline).await;
+                upstream.ask_for(outcome, command(self.until_there(server_time)?), deadline).await?
             }
             reply => reply?,
         };
@@ -282,8 +285,8 @@ impl BudgetLimiter {
     }
 
     /// What the server would say: it has no command that looks, but tells what is counted, and until when.
-    async fn look(&self, link: &Link, key: &[u8], request: &Request<'_>) -> Result<Decision, Error> {
-        let held = match link.ask(Command::info(key), link.deadline(request.deadline)?).await {
+    async fn look(&self, upstream: &Upstream, key: &[u8], request: &Request<'_>) -> Result<Decision, Error> {
+        let held = match upstream.ask(Command::info(key), upstream.deadline(request.deadline)?).await {
             Err(Error::Refused(text)) if text == NO_SUCH_KEY => None,
             reply => Some(KeyInfo::of(&reply?)?),
         };
@@ -317,7 +320,7 @@ impl BudgetLimiter {
 
     /// Whether this process counts what it decides in place of a server.
     pub(crate) fn counts_here(&self) -> bool {
-        self.0.client.link.is_none() || self.0.on_failure == OnFailure::Local
+        self.0.client.upstream.is_none() || self.0.on_failure == OnFailure::Local
     }
 
     /// A decision of this process.
@@ -375,9 +378,9 @@ pub(crate) fn has_ended(error: &str) -> bool {
 }
 
 /// The server's time in Unix ms; `None` if it refuses to tell. Logs, once a minute, a clock that is far behind it.
-pub(crate) async fn server_time(link: &Link, deadline: Instant) -> Option<u64> {
+pub(crate) async fn server_time(upstream: &Upstream, deadline: Instant) -> Option<u64> {
     static LOGGED: Mutex<Option<Instant>> = Mutex::new(None);
-    let there = link.ask(Command::TIME, deadline).await.ok()?.unix_ms()?;
+    let there = upstream.ask(Command::TIME, deadline).await.ok()?.unix_ms()?;
     let behind = Duration::from_millis(there.saturating_sub(unix_ms(SystemTime::now())));
     if behind >= FAR_BEHIND {
         let (mut logged, now) = (LOGGED.lock(), Instant::now());

@@ -119,7 +119,7 @@ impl Calendar {
     /// The period that holds an instant: its first instant, and the first one after it.
     ///
     /// # Errors
-    /// [`Error::Invalid`] for an instant that is thousands of years away.
+    /// [`Error::Invalid`] for an instant that is thousands of years off.
     pub fn period_at(&self, instant: SystemTime) -> Result<(SystemTime, SystemTime), Error> {
         let since = instant.duration_since(UNIX_EPOCH).unwrap_or_default();
         let ms = i64::try_from(since.as_millis()).ok();
@@ -142,7 +142,7 @@ impl Calendar {
         Ok((start, end))
     }
 
-    /// The day on which a period begins, so many periods away from one that begins near a day.
+    /// The day on which a period begins, so many periods from one that begins near a day.
     fn first_day(&self, near: Date, steps: i64) -> Result<Date, jiff::Error> {
         let Anchor { weekday, month, day } = self.anchor;
         let clamped = |month: Date| month.with().day(day.min(month.days_in_month())).build();

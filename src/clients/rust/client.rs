@@ -10,7 +10,7 @@ use tokio::sync::watch;
 use tokio::time::{timeout, Instant};
 
 use crate::clock;
-use crate::deciding::cached::DenyCache;
+use crate::deciding::cached::DenialCache;
 use crate::demand::Demand;
 use crate::error::Error;
 use crate::keyed::FairQueue;
@@ -21,7 +21,7 @@ use crate::servers::ServerState;
 use crate::shared::{Closing, Shared};
 use crate::statistics::{Count, Counters, Statistics};
 use crate::transport::{ConnectionOptions, Event, Reply, Servers, Transport};
-use crate::upstream::{HoldRenewer, Link};
+use crate::upstream::{HoldRenewer, Upstream};
 
 /// How long [`Client::close`] takes, at most, unless round trips are long: then so many of them.
 pub(crate) const CLOSING: Duration = Duration::from_millis(1_500);
@@ -76,7 +76,8 @@ impl ClientBuilder {
         Self { max_untracked_age: age, ..self }
     }
 
-    /// Maximum cached keys, of the client and of each limiter: 100 000 unless set. The oldest are forgotten first. Their names take at most 128 bytes a key on average.
+    /// Maximum cached keys, of the client and of each limiter: 100 000 unless set. Those that were not used are forgotten
+    /// first, and those that are blocked last. Their names take at most 128 bytes a key on average.
     pub fn max_keys(self, keys: usize) -> Self {
         Self { max_keys: keys, ..self }
     }
@@ -159,10 +160,10 @@ impl ClientBuilder {
         }
         clock::prepare();
         let counters = Arc::new(Counters::new());
-        let deny_cache = Arc::new(DenyCache::new(self.max_keys, self.max_untracked_age));
+        let denial_cache = Arc::new(DenialCache::new(self.max_keys, self.max_untracked_age, &counters));
         let fair_queue = Arc::new(FairQueue::new(self.max_keys));
-        let link = transport.map(|transport| {
-            let (cache, queue) = (Arc::clone(&deny_cache), Arc::clone(&fair_queue));
+        let upstream = transport.map(|transport| {
+            let (cache, queue) = (Arc::clone(&denial_cache), Arc::clone(&fair_queue));
             let counting = Arc::clone(&counters);
             let changes = Arc::new(move |event: Event| match event {
                 Event::Changed(key) => {
@@ -176,13 +177,13 @@ impl ClientBuilder {
                 }
             });
             let transport = Encoding::new(transport, self.module, self.timeout, Arc::clone(&counters));
-            Arc::new(Link::new(transport, Arc::clone(&counters), changes, self.timeout, self.max_waiting))
+            Arc::new(Upstream::new(transport, Arc::clone(&counters), changes, self.timeout, self.max_waiting))
         });
-        let renewer = link.as_ref().map(HoldRenewer::new);
+        let renewer = upstream.as_ref().map(HoldRenewer::new);
         Ok(Client(Arc::new(Shared {
-            link,
+            upstream,
             renewer,
-            deny_cache,
+            denial_cache,
             fair_queue,
             counters,
             max_keys: self.max_keys,
@@ -226,29 +227,29 @@ impl Client {
     }
 
     pub(crate) async fn ask(&self, what: &'static str, command: Command) -> Result<Reply, Error> {
-        let link = self.0.link.as_ref().ok_or(Error::NoServer(what))?;
-        link.ask(command, Instant::now() + link.timeout()).await
+        let upstream = self.0.upstream.as_ref().ok_or(Error::NoServer(what))?;
+        upstream.ask(command, Instant::now() + upstream.timeout()).await
     }
 
     /// The longest that a request waits because of the limiter; zero without a server.
     pub fn timeout(&self) -> Duration {
-        self.0.link.as_ref().map_or(Duration::ZERO, |link| link.timeout())
+        self.0.upstream.as_ref().map_or(Duration::ZERO, |upstream| upstream.timeout())
     }
 
-    /// Whether the client has a server, be it away or not.
+    /// Whether the client has a server, available or not.
     pub fn has_server(&self) -> bool {
-        self.0.link.is_some()
+        self.0.upstream.is_some()
     }
 
     /// Whether the server is believed to be there. Without a server, it is not.
     pub fn is_connected(&self) -> bool {
-        self.0.link.as_ref().is_some_and(|link| link.is_there())
+        self.0.upstream.as_ref().is_some_and(|upstream| upstream.is_there())
     }
 
     /// The state of each server, by address: one, or the primaries of a cluster, as far as they are known. None
     /// without a server.
     pub fn servers(&self) -> Vec<ServerState> {
-        self.0.link.as_ref().map(|link| link.servers()).unwrap_or_default()
+        self.0.upstream.as_ref().map(|upstream| upstream.servers()).unwrap_or_default()
     }
 
     /// What this client has counted so far.
@@ -271,8 +272,8 @@ impl Client {
         now.publish_since(&published);
         *published = now;
         self.servers().iter().for_each(ServerState::publish);
-        if let Some(link) = &self.0.link {
-            link.publish_rights();
+        if let Some(upstream) = &self.0.upstream {
+            upstream.publish_rights();
         }
         let too_far = self.0.closing.lock().iter().filter(|closing| closing.is_too_far()).count();
         metrics::gauge!("swlimit_client_leases_too_far").set(too_far as f64);
@@ -280,7 +281,7 @@ impl Client {
 
     /// Keys with remembered denials, or with denials that ended a moment ago.
     pub fn denials(&self) -> usize {
-        self.0.deny_cache.len()
+        self.0.denial_cache.len()
     }
 
     /// Ends all waits for units and holds: they are denied. Nobody waits from then on.
@@ -289,7 +290,7 @@ impl Client {
     }
 
     /// Ends all [waits](Self::end_waits), gives back what leases have left, tells the server what `eventual`
-    /// limiters have counted, and waits until holds that were dropped are released. A server that is away may come
+    /// limiters have counted, and waits until holds that were dropped are released. A server that is unavailable may come
     /// back meanwhile. Takes 1.5 s at most, or six round trips if that is longer; then logs what is lost.
     /// Limiters go on, without leases, but call this last in a process.
     pub async fn close(&self) {
@@ -301,8 +302,8 @@ impl Client {
             if let Some(renewer) = &self.0.renewer {
                 renewer.settled().await;
             }
-            if let Some(link) = &self.0.link {
-                link.settled().await;
+            if let Some(upstream) = &self.0.upstream {
+                upstream.settled().await;
             }
             // And what late replies have granted.
             close().await;
@@ -310,8 +311,8 @@ impl Client {
         let round_trip = self.servers().iter().filter_map(|server| server.round_trip).max().unwrap_or_default();
         let _ = timeout(CLOSING.max(CLOSING_ROUND_TRIPS * round_trip), closed).await;
         join_all(closing.iter().map(Closing::give_up)).await;
-        if let Some(link) = &self.0.link {
-            link.give_up();
+        if let Some(upstream) = &self.0.upstream {
+            upstream.give_up();
         }
         self.0.closing.lock().extend(closing);
     }
@@ -319,11 +320,11 @@ impl Client {
     /// Whether the server is there and has what is needed. It is given more time than a request: it may have to be
     /// found.
     async fn check(&self) -> Result<(), Error> {
-        let Some(link) = &self.0.link else { return Ok(()) };
+        let Some(upstream) = &self.0.upstream else { return Ok(()) };
         let demand = Demand::of(&Quota::new(1, "1m")?);
         let key = self.0.key(b"swlimit:connected");
-        let deadline = Instant::now() + Duration::from_secs(1).max(link.timeout());
-        match link.ask(Command::peek(&key, &demand), deadline).await {
+        let deadline = Instant::now() + Duration::from_secs(1).max(upstream.timeout());
+        match upstream.ask(Command::peek(&key, &demand), deadline).await {
             // Not every user may read every key.
             Err(Error::Refused(text)) if text.starts_with("NOPERM") => Ok(()),
             Err(error) => Err(error),

@@ -4,7 +4,7 @@ use std::time::Duration;
 
 /// A decision: the five fields of the server's reply, and its source. What is not known is absent.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-#[must_use = "turn away what is denied"]
+#[must_use = "refuse what is denied"]
 pub struct Decision {
     pub(crate) granted: u64,
     pub(crate) limit: u64,
@@ -117,7 +117,7 @@ impl Decision {
 
 /// Several limits in one decision: granted only if each of them is.
 #[derive(Clone, Debug, PartialEq, Eq)]
-#[must_use = "turn away what is denied"]
+#[must_use = "refuse what is denied"]
 pub struct Decisions {
     pub(crate) granted: bool,
     pub(crate) each: Vec<Decision>,

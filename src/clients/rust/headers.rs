@@ -11,7 +11,7 @@ const MOST: u64 = 999_999_999_999_999;
 
 /// What the fields say about one limit.
 #[derive(Clone, Debug)]
-pub struct Told<'a> {
+pub struct Limited<'a> {
     /// What its policy is called.
     pub name: Cow<'a, str>,
     /// Units admitted per window.
@@ -23,8 +23,8 @@ pub struct Told<'a> {
 }
 
 /// The fields `ratelimit-policy` and `ratelimit`, each of all these limits; none where nothing is limited.
-pub fn of_limits<'a>(limits: impl IntoIterator<Item = Told<'a>>) -> Vec<(&'static str, String)> {
-    let told = limits.into_iter().map(|Told { name, limit, window, left }| {
+pub fn of_limits<'a>(limits: impl IntoIterator<Item = Limited<'a>>) -> Vec<(&'static str, String)> {
+    let told = limits.into_iter().map(|Limited { name, limit, window, left }| {
         let (name, limit) = (quoted(&name), limit.min(MOST));
         let window = window.map(|window| format!(";w={}", seconds(window))).unwrap_or_default();
         let policy = format!("{name};q={limit}{window}");
@@ -71,7 +71,7 @@ impl Decisions {
     /// denied, they describe the limits that deny: of the others nothing may be known.
     pub fn headers<'a>(&self, policies: impl IntoIterator<Item = (&'a str, &'a Quota)>) -> Vec<(&'static str, String)> {
         let telling = self.each().iter().zip(policies).filter(|(decision, _)| decision.granted() == self.granted());
-        let told = telling.map(|(decision, (name, quota))| Told {
+        let told = telling.map(|(decision, (name, quota))| Limited {
             name: name.into(),
             limit: decision.limit(),
             window: Some(quota.window()),

@@ -23,14 +23,14 @@ impl Client {
     /// # Errors
     /// [`Error::Unavailable`] when nobody answers within a second; [`Error::ModuleMissing`].
     pub async fn forbidden(&self, key: &str, rights: &[&str]) -> Result<Vec<String>, Error> {
-        let Some(link) = &self.0.link else { return Ok(Vec::new()) };
+        let Some(upstream) = &self.0.upstream else { return Ok(Vec::new()) };
         let key = self.0.key(key.as_bytes());
-        let until = || Instant::now() + Duration::from_secs(1).max(link.timeout());
-        match link.ask(Command::peek(&key, &Demand::of(&Quota::new(1, "1m")?)), until()).await {
+        let until = || Instant::now() + Duration::from_secs(1).max(upstream.timeout());
+        match upstream.ask(Command::peek(&key, &Demand::of(&Quota::new(1, "1m")?)), until()).await {
             Ok(_) | Err(Error::Refused(_)) => {}
             Err(error) => return Err(error),
         }
-        let is_scripted = link.is_scripted(&key);
+        let is_scripted = upstream.is_scripted(&key);
         let is_used = |name: &str| rights.is_empty() || rights.contains(&name);
         let holds: &[Trial] = if is_used("swlimit.hold") { &HELD } else { &[] };
         let own: Vec<Trial> = match is_scripted {
@@ -43,7 +43,7 @@ impl Client {
         let mut forbidden = Vec::new();
         for (name, words) in own.into_iter().chain(both) {
             let command = Command::Server { words, key: Some(key.as_ref().into()) };
-            match link.ask(command, until()).await {
+            match upstream.ask(command, until()).await {
                 Err(Error::Refused(text)) if text.starts_with("NOPERM") && text.contains(" key") => {
                     return Ok(vec![format!("~{}", String::from_utf8_lossy(&key))]);
                 }
@@ -53,7 +53,7 @@ impl Client {
                 Err(error) => return Err(error),
             }
         }
-        link.identify(&key).await;
+        upstream.identify(&key).await;
         Ok(forbidden)
     }
 }

@@ -62,7 +62,8 @@ impl Eviction {
 pub enum State {
     /// It answers in time, or was asked nothing yet.
     Up,
-    /// It answers, and in the last second that it was asked, at least once after the timeout.
+    /// Its round trip is above a timeout: requests with that timeout are decided by their policy, until one of the probes
+    /// that are sent every half second is answered in time.
     Slow,
     /// The breaker is open: requests are decided without it.
     Unavailable,

@@ -10,7 +10,7 @@ use tokio::sync::watch;
 use tokio::time::Instant;
 
 use crate::clock::{ms, ms_up};
-use crate::deciding::cached::DenyCache;
+use crate::deciding::cached::DenialCache;
 use crate::deciding::{eventual, leased};
 use crate::error::Error;
 use crate::keyed::FairQueue;
@@ -21,7 +21,7 @@ use crate::request::Request;
 use crate::statistics::Counters;
 #[cfg(feature = "metrics")]
 use crate::statistics::Statistics;
-use crate::upstream::{HoldRenewer, Link};
+use crate::upstream::{HoldRenewer, Upstream};
 use crate::wait::Wait;
 
 /// How often refusals are logged that failure policies decide.
@@ -29,8 +29,8 @@ const REFUSALS: Duration = Duration::from_secs(60);
 
 /// What all limiters of a client share.
 pub(crate) struct Shared {
-    pub link: Option<Arc<Link>>,
-    pub deny_cache: Arc<DenyCache>,
+    pub upstream: Option<Arc<Upstream>>,
+    pub denial_cache: Arc<DenialCache>,
     pub fair_queue: Arc<FairQueue>,
     /// Renews and releases what this client holds; `None` without a server.
     pub renewer: Option<HoldRenewer>,
@@ -108,12 +108,12 @@ impl Shared {
         command: Command,
         deadline: Option<Instant>,
     ) -> Result<u64, Error> {
-        let link = self.link.as_ref().ok_or(Error::NoServer(what))?;
-        let reply = match link.deadline(deadline) {
-            Ok(deadline) => Box::pin(link.ask(command, deadline)).await,
+        let upstream = self.upstream.as_ref().ok_or(Error::NoServer(what))?;
+        let reply = match upstream.deadline(deadline) {
+            Ok(deadline) => Box::pin(upstream.ask(command, deadline)).await,
             Err(error) => Err(error),
         };
-        self.deny_cache.forget(key);
+        self.denial_cache.forget(key);
         reply?.natural()
     }
 }
@@ -150,7 +150,7 @@ impl Closing {
         }
     }
 
-    /// Whether its server is too far away for leases.
+    /// Whether its server is too far for leases.
     #[cfg(feature = "metrics")]
     pub fn is_too_far(&self) -> bool {
         matches!(self, Self::Leases(leases) if leases.is_too_far())

@@ -20,7 +20,7 @@ pub struct Statistics {
     pub failures: u64,
     /// Replies that came late.
     pub slow: u64,
-    /// How often a breaker opened, because a server was away.
+    /// How often a breaker opened, because a server was unavailable.
     pub opened: u64,
     /// How often sentinels named another primary, which was followed.
     pub failovers: u64,
@@ -54,6 +54,9 @@ pub struct Statistics {
     pub lost: u64,
     /// Holds that ended before they were released: the server could not be asked in time, or had them no more.
     pub holds_lost: u64,
+    /// Keys that this process forgot while they were of use, because there were more than
+    /// [`max_keys`](crate::ClientBuilder::max_keys).
+    pub evicted: u64,
     /// Keys of the script that were given to the module, which the server had loaded meanwhile.
     pub taken_over: u64,
 }
@@ -110,6 +113,7 @@ impl Statistics {
             ("sent_again", self.sent_again),
             ("lost", self.lost),
             ("holds_lost", self.holds_lost),
+            ("evicted", self.evicted),
             ("taken_over", self.taken_over),
         ]
     }
@@ -136,6 +140,7 @@ pub(crate) enum Count {
     SentAgain,
     Lost,
     HoldsLost,
+    Evicted,
     TakenOver,
 }
 
@@ -200,6 +205,7 @@ impl Counters {
             sent_again: other(Count::SentAgain),
             lost: other(Count::Lost),
             holds_lost: other(Count::HoldsLost),
+            evicted: other(Count::Evicted),
             taken_over: other(Count::TakenOver),
         }
     }

@@ -3,12 +3,12 @@
 use axum::http::{HeaderMap, HeaderName, HeaderValue};
 
 use crate::core::headers;
-pub use crate::core::headers::{seconds, Told};
+pub use crate::core::headers::{seconds, Limited};
 
 /// `RateLimit-Policy` and `RateLimit`; neither without a limit.
-pub fn of_limits<'a>(limits: impl Iterator<Item = Told<'a>>) -> HeaderMap {
+pub fn of_limits<'a>(limits: impl Iterator<Item = Limited<'a>>) -> HeaderMap {
     let printable = |name: &str| name.replace(|c: char| !matches!(c, ' '..='~') || c == '"' || c == '\\', "_");
-    let fields = headers::of_limits(limits.map(|told| Told { name: printable(&told.name).into(), ..told }));
+    let fields = headers::of_limits(limits.map(|told| Limited { name: printable(&told.name).into(), ..told }));
     let value = |value: String| HeaderValue::try_from(value).expect("the text is printable");
     fields.into_iter().map(|(name, text)| (HeaderName::from_static(name), value(text))).collect()
 }
@@ -21,7 +21,7 @@ mod tests {
 
     #[test]
     fn headers_follow_the_draft() {
-        let told = |name: &'static str, limit, window, remaining, ms| Told {
+        let told = |name: &'static str, limit, window, remaining, ms| Limited {
             name: name.into(),
             limit,
             window: Some(Duration::from_millis(window)),

@@ -134,14 +134,14 @@ impl Client {
         deadline: Option<Instant>,
         outcome: &Outcome,
     ) -> Result<Admission, Error> {
-        let link = renewer.link();
+        let upstream = renewer.upstream();
         let longest = asked.holds().map(|pending| pending.timeout).max().unwrap_or_default();
-        let deadline = link.deadline_after(longest.max(link.timeout()), deadline)?;
-        let tickets: Vec<_> = asked.members.iter().map(|one| self.0.deny_cache.ticket(&one.key)).collect();
+        let deadline = upstream.time_to_decide(&asked.members[0].key, longest.max(upstream.timeout()), deadline)?;
+        let tickets: Vec<_> = asked.members.iter().map(|one| self.0.denial_cache.ticket(&one.key)).collect();
         let sent = Moment::now();
         let reply = match answered(renewer, asked, None, deadline, outcome).await {
             Err(Error::Refused(text)) if has_ended(&text) => {
-                let ahead = Ahead(server_time(link, deadline).await);
+                let ahead = Ahead(server_time(upstream, deadline).await);
                 answered(renewer, asked, Some(ahead), deadline, outcome).await?
             }
             reply => reply?,
@@ -166,7 +166,7 @@ impl Client {
                 Resource::Rate(_, demand) => {
                     let exact = reply.decision()?;
                     if exact.granted == 0 {
-                        self.0.deny_cache.denied(link, &one.key, demand, &exact, sent.instant, ticket);
+                        self.0.denial_cache.denied(upstream, &one.key, demand, &exact, sent.instant, ticket);
                     }
                     Source::Server.decided(exact)
                 }
@@ -261,7 +261,7 @@ async fn answered(
     let clauses = reservation.chain(clauses).collect::<Result<Vec<_>, Error>>()?;
     let strict = asked.members.iter().any(|one| one.is_strict() == Some(true));
     let command = Command::Admit { members: clauses, strict };
-    let (link, key) = (renewer.link(), &asked.members[0].key);
+    let (upstream, key) = (renewer.upstream(), &asked.members[0].key);
     let ask = async || {
         let late = match unsettled(&command, asked) {
             Some(unsettled) => {
@@ -274,11 +274,11 @@ async fn answered(
             }
             None => outcome.owner(),
         };
-        link.exchange(Batch::One(command.clone()), deadline, late).await.map(|settled| settled.reply)
+        upstream.exchange(Batch::One(command.clone()), deadline, late).await.map(|settled| settled.reply)
     };
     let first = ask().await?;
     if first.is_ok() {
-        return link.understood(first, key);
+        return upstream.understood(first, key);
     }
     let in_doubt = InDoubt { renewer, command: &command, asked, is_over: false };
     let reply = match asked.holds().next() {
@@ -286,7 +286,7 @@ async fn answered(
         Some(_) => ask().await?,
         None => first,
     };
-    let reply = link.understood(reply, key);
+    let reply = upstream.understood(reply, key);
     if !matches!(reply, Err(Error::Unavailable(_))) {
         in_doubt.settle();
     }
@@ -312,7 +312,7 @@ impl Drop for InDoubt<'_> {
         match unsettled(self.command, self.asked) {
             _ if self.is_over => {}
             Some(unsettled) => self.renewer.settle(unsettled),
-            None => self.renewer.link().count(Count::InDoubt, 1),
+            None => self.renewer.upstream().count(Count::InDoubt, 1),
         }
     }
 }

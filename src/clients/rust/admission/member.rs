@@ -228,7 +228,7 @@ impl CheckedMember {
     pub fn known_denial(&self, client: &Shared, now: Instant) -> Option<Decision> {
         match &self.of {
             Resource::Rate(limiter, demand) if !matches!(limiter.deciding(), DecidingMode::Direct(_)) => {
-                client.deny_cache.find(&self.key, demand, now)
+                client.denial_cache.find(&self.key, demand, now)
             }
             _ => None,
         }

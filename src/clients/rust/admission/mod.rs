@@ -21,7 +21,7 @@ use crate::upstream::Moment;
 /// the server reserves the other units under a key beside that of the first member, such as `{ann}:streams:reserved`: so
 /// [`settle`](Self::settle) corrects them exactly once, also after the holds have ended. Dropped without being settled,
 /// the holds end and the units stay counted as they were reserved.
-#[must_use = "turn away what is denied, and settle what is granted"]
+#[must_use = "refuse what is denied, and settle what is granted"]
 pub struct Admission {
     decisions: Decisions,
     granted: Granted,

@@ -21,7 +21,7 @@ use crate::limiter::Policy;
 use crate::protocol::{Command, Counted};
 use crate::reason::Reason;
 use crate::request::Request;
-use crate::upstream::{HoldName, HoldRenewer, Link, Settlement};
+use crate::upstream::{HoldName, HoldRenewer, Settlement, Upstream};
 
 /// What was taken of a limit.
 pub(super) struct Reserved {
@@ -85,7 +85,7 @@ impl Admission {
 
     /// Says what was really used: units of each member but the holds, in their order. Unused ones are given back, those
     /// beyond are counted, and the holds end. How each count changed; `None` where the reservation had ended before, as
-    /// the server was away for longer than the longest time to live: then what was reserved stays counted, and what was
+    /// the server was unavailable for longer than the longest time to live: then what was reserved stays counted, and what was
     /// used beyond is recorded. Only the first call does anything.
     ///
     /// Dropped, it is settled all the same, as soon as the server can be asked, as long as the reservation would live;
@@ -108,11 +108,11 @@ impl Admission {
         self.is_settled = true;
         let holds = self.take_holds();
         let reservation = self.granted.reservation.as_mut().map(Hold::hand_over);
-        match (reservation, &self.client.link) {
+        match (reservation, &self.client.upstream) {
             (Some(Taken::There(renewer, name, _life)), _) => {
                 self.settle_reserved(renewer, name, holds, used, beyond).await
             }
-            (_, Some(link)) if self.by_server => self.settle_each(link, used).await,
+            (_, Some(upstream)) if self.by_server => self.settle_each(upstream, used).await,
             _ => {
                 let age = Some(self.sent.instant.elapsed());
                 let each = self.counted().zip(used).map(|(one, used)| one.settle_here(*used, age));
@@ -149,7 +149,7 @@ impl Admission {
             _ => None,
         });
         let (done, settled) = oneshot::channel();
-        let deadline = Instant::now() + renewer.link().timeout();
+        let deadline = Instant::now() + renewer.upstream().timeout();
         renewer.settle(Settlement { name, command, beyond, holds: holds.collect(), done });
         let changes = match timeout_at(deadline, settled).await {
             Ok(Ok(settled)) => settled?,
@@ -160,28 +160,28 @@ impl Admission {
     }
 
     /// Each by itself, where no hold has reserved it. A request is never sent twice.
-    async fn settle_each(&self, link: &Link, used: &[u64]) -> Result<Option<Vec<i64>>, Error> {
+    async fn settle_each(&self, upstream: &Upstream, used: &[u64]) -> Result<Option<Vec<i64>>, Error> {
         let mut changes = Vec::with_capacity(used.len());
         for (one, &used) in self.counted().zip(used) {
-            let deadline = Instant::now() + link.timeout();
+            let deadline = Instant::now() + upstream.timeout();
             if used >= one.units {
                 let beyond = used - one.units;
                 if beyond > 0 {
-                    link.ask(one.record(beyond)?, deadline).await?;
+                    upstream.ask(one.record(beyond)?, deadline).await?;
                 }
                 changes.push(signed(beyond));
             } else {
                 // With the way there, or it takes others' younger units.
-                let age = ms_up(self.sent.instant.elapsed() + link.timeout());
+                let age = ms_up(self.sent.instant.elapsed() + upstream.timeout());
                 let refunded = match one.until {
                     Some(_) if !one.is_in_force() => 0,
                     until => {
                         let age = until.is_none().then_some(age);
                         let refund = Command::refund(&one.key, one.units - used, Counted::of(None, age));
-                        link.ask(refund, deadline).await?.natural()?
+                        upstream.ask(refund, deadline).await?.natural()?
                     }
                 };
-                self.client.deny_cache.forget(&one.key);
+                self.client.denial_cache.forget(&one.key);
                 changes.push(-signed(refunded));
             }
         }

@@ -1,5 +1,7 @@
 //! Windows in this process, with the module's own arithmetic.
 
+use std::sync::Arc;
+
 use parking_lot::Mutex;
 use swlimit_window::{Decision, Entry, Recording, Verdict};
 use tokio::time::Instant;
@@ -8,6 +10,7 @@ use crate::clock::{now_ms, unix_ms};
 use crate::demand::Demand;
 use crate::error::Error;
 use crate::keyed::{Bounded, Keep};
+use crate::statistics::Counters;
 
 /// One window for each key.
 pub(crate) struct Windows {
@@ -19,9 +22,9 @@ pub(crate) struct Windows {
 struct Window(Mutex<Entry>);
 
 impl Windows {
-    /// Windows of at most so many keys; the oldest are forgotten when it is full.
-    pub fn new(max_keys: usize) -> Self {
-        Self { keys: Bounded::new(max_keys) }
+    /// Windows of at most so many keys. Where there are more, those that are blocked are forgotten last.
+    pub fn new(max_keys: usize, counters: &Arc<Counters>) -> Self {
+        Self { keys: Bounded::new(max_keys).counting(counters) }
     }
 
     /// Decide a demand, count it if it is granted, and begin its block if it is not.
@@ -125,5 +128,14 @@ fn overflow(_: swlimit_window::Overflow) -> Error {
 impl Keep for Window {
     fn is_idle(&self, now: Instant) -> bool {
         self.0.try_lock().is_some_and(|entry| entry.end() <= unix_ms(now))
+    }
+
+    /// Or many keys that count little would lift the blocks of others.
+    fn most_pinned(max_keys: usize) -> usize {
+        max_keys / 2
+    }
+
+    fn is_pinned(&self) -> bool {
+        self.0.try_lock().is_none_or(|entry| entry.blocked_for(now_ms()).is_some())
     }
 }

@@ -15,7 +15,7 @@ use crate::upstream::{HoldName, HoldRenewer, Lifetime};
 /// Units of a limit that are held, or the denial of them. It renews itself, and is released once when it is dropped,
 /// also when its task is cancelled; nobody waits for that. A client that is closed has released what was dropped.
 ///
-/// It may be lost all the same: the server was away for longer than the time to live, or has forgotten it. Then
+/// It may be lost all the same: the server was unavailable for longer than the time to live, or has forgotten it. Then
 /// [`is_live`](Self::is_live) is false, and [`lost`](Self::lost) tells.
 #[must_use = "units are held for as long as this is kept, if they were granted"]
 pub struct Hold {
@@ -128,8 +128,8 @@ impl Hold {
         let units = self.decision.units();
         let Taken::There(renewer, name, _) = &self.taken else { return Ok(units) };
         renewer.forget(name.clone());
-        let deadline = Instant::now() + renewer.link().timeout();
-        let freed = renewer.link().insist(name.release(), deadline, None).await?.natural()?;
+        let deadline = Instant::now() + renewer.upstream().timeout();
+        let freed = renewer.upstream().insist(name.release(), deadline, None).await?.natural()?;
         self.taken = Taken::Nothing;
         Ok(freed)
     }

@@ -17,12 +17,12 @@ use crate::mode::{OnFailure, Share, SHARE};
 use crate::protocol::{held_of, unix, Command, NO_SUCH_KEY};
 use crate::quota::checked_limit;
 use crate::shared::Shared;
-use crate::upstream::Link;
+use crate::upstream::Upstream;
 
 pub(super) const TTL: Duration = Duration::from_secs(30);
 /// The longest that a request waits because of the limiter.
 const TIMEOUT: Duration = Duration::from_secs(1);
-/// While the server is away, somebody who waits asks it again after so long.
+/// While the server is unavailable, somebody who waits asks it again after so long.
 pub(super) const AGAIN: Duration = Duration::from_secs(1);
 
 /// How many at once, for any number of keys: streams, jobs, connections, seats of a plan. Cheap to clone.
@@ -137,7 +137,7 @@ impl HoldLimiter {
     }
 
     pub(crate) fn has_server(&self) -> bool {
-        self.0.client.link.is_some()
+        self.0.client.upstream.is_some()
     }
 
     /// How long a hold lasts after the last sign of its process.
@@ -156,7 +156,7 @@ impl HoldLimiter {
         let Some(renewer) = &self.0.client.renewer else {
             return Ok(self.look_here(&pending, self.0.limit, Source::Local));
         };
-        let looked = self.look_there(renewer.link(), &pending, request.deadline).await;
+        let looked = self.look_there(renewer.upstream(), &pending, request.deadline).await;
         match looked.map_err(|error| self.0.client.failure(error)) {
             Err(Error::Unavailable(reason)) => match self.0.on_failure {
                 OnFailure::Error => Err(Error::Unavailable(reason)),
@@ -172,15 +172,17 @@ impl HoldLimiter {
 
     pub(super) async fn look_there(
         &self,
-        link: &Link,
+        upstream: &Upstream,
         pending: &PendingHold,
         deadline: Option<Instant>,
     ) -> Result<Decision, Error> {
-        let (units, end) =
-            match link.ask(Command::info(&pending.name.key), link.deadline_after(self.0.timeout, deadline)?).await {
-                Err(Error::Refused(text)) if text == NO_SUCH_KEY => (0, 0),
-                reply => held_of(&reply?)?,
-            };
+        let (units, end) = match upstream
+            .ask(Command::info(&pending.name.key), upstream.deadline_after(self.0.timeout, deadline)?)
+            .await
+        {
+            Err(Error::Refused(text)) if text == NO_SUCH_KEY => (0, 0),
+            reply => held_of(&reply?)?,
+        };
         let left = unix(end).duration_since(SystemTime::now()).unwrap_or_default();
         Ok(self.looked(pending, self.0.limit.saturating_sub(units), ms_up(left).max(1), Source::Server))
     }
@@ -227,8 +229,9 @@ impl HoldLimiter {
         let renewer = self.0.client.renewer.as_ref().ok_or(Error::NoServer("end"))?;
         let command = name.release();
         let unanswered = InDoubt { renewer, name: Some(name) };
-        let link = renewer.link();
-        let freed = link.ask(command, link.deadline_after(self.0.timeout, request.deadline)?).await?.natural()?;
+        let upstream = renewer.upstream();
+        let freed =
+            upstream.ask(command, upstream.deadline_after(self.0.timeout, request.deadline)?).await?.natural()?;
         unanswered.settle();
         Ok(freed)
     }

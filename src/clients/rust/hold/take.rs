@@ -16,7 +16,7 @@ use crate::keyed::Turn;
 use crate::mode::OnFailure;
 use crate::protocol::HoldReply;
 use crate::transport::{Failure, Reply};
-use crate::upstream::{Batch, HoldName, HoldRenewer, Link, Moment, Owner, Settled, WAITS_ELSEWHERE};
+use crate::upstream::{Batch, HoldName, HoldRenewer, Moment, Owner, Settled, Upstream, WAITS_ELSEWHERE};
 use crate::wait::Wait;
 
 impl HoldLimiter {
@@ -65,7 +65,7 @@ impl HoldLimiter {
         Ok(PendingHold { name: HoldName { key, id, ttl }, is_own, limit: self.0.limit, cost, timeout })
     }
 
-    /// Takes a hold from the server, or by the failure policy for as long as the server is away.
+    /// Takes a hold from the server, or by the failure policy for as long as the server is unavailable.
     async fn take(
         &self,
         renewer: &HoldRenewer,
@@ -132,15 +132,15 @@ impl HoldLimiter {
         wait: &Wait,
         last_denial: &mut Option<Decision>,
     ) -> Result<Hold, Error> {
-        let (link, key) = (renewer.link(), Arc::clone(&pending.name.key));
+        let (upstream, key) = (renewer.upstream(), Arc::clone(&pending.name.key));
         let (mut deadline, mut poll) = (request.deadline, None);
         loop {
-            if poll.is_none() && request.waits() && pending.may_fit() && link.is_scripted(&key) {
+            if poll.is_none() && request.waits() && pending.may_fit() && upstream.is_scripted(&key) {
                 poll = self.0.client.fair_queue.turn_at_once(&key).map(Poll::new);
                 if poll.is_none() {
                     poll = self.turn_in_line(renewer, &pending, wait).await?.map(Poll::new);
                     if poll.is_none() && wait.is_over() {
-                        let looked = self.look_there(link, &pending, None).await?;
+                        let looked = self.look_there(upstream, &pending, None).await?;
                         return Ok(Hold::denied(Decision { granted: 0, ..looked }));
                     }
                     deadline = deadline.filter(|_| poll.is_none()); // after a wait, the timeout alone counts
@@ -166,7 +166,7 @@ impl HoldLimiter {
                 None if wait.is_over() => return Ok(Hold::denied(denied)),
                 // One of the callers that wait for a key here polls.
                 None => match &mut poll {
-                    Some(poll) => poll.pause(link, &pending, held.retry_after, wait).await,
+                    Some(poll) => poll.pause(upstream, &pending, held.retry_after, wait).await,
                     None => poll = self.0.client.fair_queue.turn(&key, wait).await.map(Poll::new),
                 },
             }
@@ -183,7 +183,7 @@ impl HoldLimiter {
         pending: &PendingHold,
         wait: &Wait,
     ) -> Result<Option<Turn>, Error> {
-        if !pending.is_own && renewed(renewer.link(), pending).await?.is_some() {
+        if !pending.is_own && renewed(renewer.upstream(), pending).await?.is_some() {
             return Ok(None);
         }
         Ok(self.0.client.fair_queue.turn(&pending.name.key, wait).await)
@@ -196,8 +196,8 @@ async fn ask_at_once(
     pending: &PendingHold,
     deadline: Option<Instant>,
 ) -> Result<(HoldReply, Moment), Error> {
-    let link = renewer.link();
-    let deadline = link.deadline_after(pending.timeout, deadline)?;
+    let upstream = renewer.upstream();
+    let deadline = upstream.time_to_decide(&pending.name.key, pending.timeout, deadline)?;
     let first = ask_once(renewer, pending, deadline).await?;
     let (settled, sent) = match first {
         (Settled { reply: Err(_), .. }, _) => {
@@ -210,7 +210,7 @@ async fn ask_at_once(
         }
         first => first,
     };
-    Ok((link.understood(settled.reply, &pending.name.key)?.hold()?, sent))
+    Ok((upstream.understood(settled.reply, &pending.name.key)?.hold()?, sent))
 }
 
 async fn ask_once(renewer: &HoldRenewer, pending: &PendingHold, deadline: Instant) -> Result<(Settled, Moment), Error> {
@@ -223,7 +223,7 @@ async fn ask_once(renewer: &HoldRenewer, pending: &PendingHold, deadline: Instan
         })
     };
     let sent = Moment::now();
-    let settled = renewer.link().exchange(Batch::One(pending.command(None)), deadline, Owner::Settle(late)).await?;
+    let settled = renewer.upstream().exchange(Batch::One(pending.command(None)), deadline, Owner::Settle(late)).await?;
     Ok((settled, sent))
 }
 
@@ -244,9 +244,9 @@ enum Waited {
 
 /// Waits for one's turn on the server; `None` where nobody can, there is no place, or the client was closed.
 async fn wait_there(renewer: &HoldRenewer, pending: &PendingHold, wait: &Wait) -> Option<Result<Waited, Error>> {
-    let link = renewer.link();
+    let upstream = renewer.upstream();
     let in_doubt = InDoubt { renewer, name: pending.released_in_doubt() };
-    let waited = link.wait(&pending.name.key, wait, |left| pending.command(Some(left.min(MAX_WAIT)))).await;
+    let waited = upstream.wait(&pending.name.key, wait, |left| pending.command(Some(left.min(MAX_WAIT)))).await;
     let held = match waited.map(|waited| waited.and_then(|reply| reply.hold())) {
         Some(Ok(held)) => held,
         Some(Err(error @ Error::Unavailable(_))) => return Some(Err(error)),
@@ -261,7 +261,7 @@ async fn wait_there(renewer: &HoldRenewer, pending: &PendingHold, wait: &Wait) -
         return Some(Ok(Waited::Denied(held)));
     }
     // The time to live runs from the grant, which may be older than its reply.
-    let renewed = renewed(link, pending).await;
+    let renewed = renewed(upstream, pending).await;
     if renewed.is_ok() {
         in_doubt.settle();
     }
@@ -269,9 +269,9 @@ async fn wait_there(renewer: &HoldRenewer, pending: &PendingHold, wait: &Wait) -
 }
 
 /// Renews a hold that was granted after a wait: when that was sent; `None` if it has ended.
-async fn renewed(link: &Arc<Link>, pending: &PendingHold) -> Result<Option<Moment>, Error> {
+async fn renewed(upstream: &Arc<Upstream>, pending: &PendingHold) -> Result<Option<Moment>, Error> {
     let sent = Moment::now();
-    match link.insist(pending.name.renew(), sent.instant + pending.timeout, None).await? {
+    match upstream.insist(pending.name.renew(), sent.instant + pending.timeout, None).await? {
         Reply::Array(each) if each.len() == 1 => Ok((each[0].natural()? == 1).then_some(sent)),
         reply => Err(Error::Unavailable(Cause::unclear(&reply))),
     }

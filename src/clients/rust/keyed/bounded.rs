@@ -1,4 +1,5 @@
-//! A concurrent map with a bound. What was not used since it was looked at last is forgotten first.
+//! A concurrent map with a bound. What was not used since it was looked at last is forgotten first, and what is pinned
+//! last.
 
 use std::collections::VecDeque;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -8,19 +9,27 @@ use ahash::RandomState;
 use parking_lot::Mutex;
 use tokio::time::{Duration, Instant};
 
+use crate::statistics::{Count, Counters};
+
 /// Idle keys are looked for when there are twice as many as the last time, at least so many, and not more often than
 /// this: so it costs each new key little, however many come.
 const SWEEP: Duration = Duration::from_secs(1);
 const FEW: usize = 1024;
 /// The names of all keys may take so many bytes for each key that there may be.
 const BYTES_PER_KEY: usize = 128;
-/// How many of the oldest are looked at for one that was not used; and then, for one that may be forgotten.
+/// How many of the oldest are looked at for one that was not used, and of those that were pinned, for one that no longer
+/// is.
 const LOOK_AT: usize = 32;
 
 /// The value of a key, kept until it is idle.
 pub(crate) trait Keep {
     /// Whether nothing would be lost by forgetting it.
     fn is_idle(&self, now: Instant) -> bool;
+
+    /// The most keys that may be pinned, of all that are kept.
+    fn most_pinned(max_keys: usize) -> usize {
+        max_keys
+    }
 
     /// Whether it must not be forgotten, even when the map is full.
     fn is_pinned(&self) -> bool {
@@ -33,8 +42,10 @@ pub(crate) struct Bounded<V> {
     /// Made with the first key: an empty one takes kilobytes, and most limits of a large configuration have no key.
     map: OnceLock<Map<V>>,
     /// The keys of the map, the oldest first. Keys are added and removed under this lock.
-    order: Mutex<Order>,
+    order: Box<Mutex<Order>>,
     max_keys: usize,
+    /// Counts keys that are forgotten and were not idle.
+    counters: Option<Arc<Counters>>,
 }
 
 type Map<V> = papaya::HashMap<Arc<[u8]>, Kept<V>, RandomState>;
@@ -58,6 +69,8 @@ impl<V> Kept<V> {
 
 struct Order {
     keys: VecDeque<Arc<[u8]>>,
+    /// Those that were pinned when room was needed.
+    pinned: VecDeque<Arc<[u8]>>,
     /// Of the keys' names.
     bytes: usize,
     swept: Instant,
@@ -72,8 +85,14 @@ impl<V: Keep> Bounded<V> {
     pub fn new(max_keys: usize) -> Self {
         let max_keys = max_keys.max(1);
         let crowded = FEW.min(max_keys);
-        let order = Order { keys: VecDeque::new(), bytes: 0, swept: Instant::now(), crowded, forgot: None };
-        Self { map: OnceLock::new(), order: Mutex::new(order), max_keys }
+        let (keys, pinned) = Default::default();
+        let order = Order { keys, pinned, bytes: 0, swept: Instant::now(), crowded, forgot: None };
+        Self { map: OnceLock::new(), order: Box::new(Mutex::new(order)), max_keys, counters: None }
+    }
+
+    /// Counts what is forgotten and was not idle.
+    pub fn counting(self, counters: &Arc<Counters>) -> Self {
+        Self { counters: Some(Arc::clone(counters)), ..self }
     }
 
     fn map(&self) -> &Map<V> {
@@ -107,7 +126,7 @@ impl<V: Keep> Bounded<V> {
             return Ok(found.used());
         }
         let now = Instant::now();
-        if order.keys.len() >= order.crowded && now > order.swept + SWEEP {
+        if order.len() >= order.crowded && now > order.swept + SWEEP {
             self.sweep(&mut order, now);
         }
         if !self.make_room(&mut order, key.len(), now) {
@@ -122,7 +141,7 @@ impl<V: Keep> Bounded<V> {
     fn sweep(&self, order: &mut Order, now: Instant) {
         let map = self.map().pin();
         let mut bytes = 0;
-        order.keys.retain(|key| {
+        let mut stays = |key: &Arc<[u8]>| {
             let stays = map.get(key).is_some_and(|kept| !kept.value.is_idle(now) || kept.value.is_pinned());
             if stays {
                 bytes += key.len();
@@ -130,10 +149,12 @@ impl<V: Keep> Bounded<V> {
                 map.remove(key);
             }
             stays
-        });
+        };
+        order.keys.retain(&mut stays);
+        order.pinned.retain(&mut stays);
         order.bytes = bytes;
         order.swept = now;
-        order.crowded = FEW.max(2 * order.keys.len()).min(self.max_keys);
+        order.crowded = FEW.max(2 * order.len()).min(self.max_keys);
     }
 
     /// Forgets the oldest keys until there is room for one more. Whether there is.
@@ -141,21 +162,34 @@ impl<V: Keep> Bounded<V> {
         let map = self.map().pin();
         let most_bytes = self.max_keys.saturating_mul(BYTES_PER_KEY);
         let mut looked_at = 0;
-        while order.keys.len() >= self.max_keys || (order.bytes + bytes > most_bytes && !order.keys.is_empty()) {
-            let Some(oldest) = order.keys.pop_front() else { break };
-            let kept = map.get(&oldest);
-            let is_used = |kept: &Kept<V>| looked_at < LOOK_AT && kept.was_used.swap(false, Ordering::Relaxed);
-            if kept.is_some_and(|kept| kept.value.is_pinned()) || kept.is_some_and(is_used) {
-                order.keys.push_back(oldest);
-                looked_at += 1;
-                if looked_at == 2 * LOOK_AT {
-                    order.forgot = Some(now);
-                    return false;
+        while order.len() >= self.max_keys || (order.bytes + bytes > most_bytes && order.len() > 0) {
+            if looked_at == 0 {
+                for _ in 0..order.pinned.len().min(LOOK_AT) {
+                    let Some(key) = order.pinned.pop_front() else { break };
+                    match map.get(&key).is_some_and(|kept| kept.value.is_pinned()) {
+                        true => order.pinned.push_back(key),
+                        false => order.keys.push_back(key),
+                    }
                 }
+            }
+            let Some(oldest) = order.keys.pop_front() else {
+                order.forgot = Some(now);
+                return false;
+            };
+            let kept = map.get(&oldest);
+            let may_be_pinned = order.pinned.len() < V::most_pinned(self.max_keys);
+            if may_be_pinned && kept.is_some_and(|kept| kept.value.is_pinned()) {
+                order.pinned.push_back(oldest);
+                continue;
+            }
+            looked_at += 1;
+            if looked_at <= LOOK_AT && kept.is_some_and(|kept| kept.was_used.swap(false, Ordering::Relaxed)) {
+                order.keys.push_back(oldest);
                 continue;
             }
             if kept.is_some_and(|kept| !kept.value.is_idle(now)) {
                 order.forgot = Some(now);
+                self.counters.iter().for_each(|counters| counters.count(Count::Evicted, 1));
             }
             order.bytes -= oldest.len();
             map.remove(&oldest);
@@ -171,6 +205,12 @@ impl<V: Keep> Bounded<V> {
     /// How many keys there are.
     pub fn len(&self) -> usize {
         self.map.get().map_or(0, Map::len)
+    }
+}
+
+impl Order {
+    fn len(&self) -> usize {
+        self.keys.len() + self.pinned.len()
     }
 }
 
@@ -192,6 +232,10 @@ impl<V: Keep> Bounded<Arc<V>> {
 impl<V: Keep> Keep for Arc<V> {
     fn is_idle(&self, now: Instant) -> bool {
         (**self).is_idle(now)
+    }
+
+    fn most_pinned(max_keys: usize) -> usize {
+        V::most_pinned(max_keys)
     }
 
     fn is_pinned(&self) -> bool {
@@ -273,6 +317,36 @@ mod tests {
             full.with(key, || Item(false, true), |_| ());
         }
         assert!(full.len() == 2 && full.see(b"c", |_| ()).is_none() && full.has_forgotten_since(begun));
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn what_was_pinned_may_be_forgotten_later() {
+        struct Until(Instant);
+        impl Keep for Until {
+            fn is_idle(&self, _: Instant) -> bool {
+                false
+            }
+
+            fn most_pinned(max_keys: usize) -> usize {
+                max_keys / 2
+            }
+
+            fn is_pinned(&self) -> bool {
+                Instant::now() < self.0
+            }
+        }
+        let (counters, until) = (Arc::new(Counters::new()), Instant::now() + SWEEP);
+        let keys = Bounded::new(100).counting(&counters);
+        let add = |name: usize, until| keys.with(name.to_string().as_bytes(), || Until(until), |_| ());
+        let there = |names: std::ops::Range<usize>| {
+            names.filter(|name| keys.see(name.to_string().as_bytes(), |_| ()).is_some()).count()
+        };
+        (0..80).for_each(|name| add(name, until));
+        (80..1_000).for_each(|name| add(name, Instant::now()));
+        assert_eq!((keys.len(), there(0..80), counters.sums().evicted), (100, 50, 900));
+        tokio::time::sleep(SWEEP).await;
+        (1_000..1_200).for_each(|name| add(name, Instant::now()));
+        assert_eq!((keys.len(), there(0..80)), (100, 0));
     }
 
     #[test]

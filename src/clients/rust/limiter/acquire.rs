@@ -14,7 +14,7 @@ use crate::error::Error;
 use crate::protocol::Command;
 use crate::request::Request;
 use crate::transport::Reply;
-use crate::upstream::{Link, Outcome};
+use crate::upstream::{Outcome, Upstream};
 use crate::wait::{Wait, POLL};
 
 /// The server's last denial, if the caller's time is over. It stands where the server no longer answers: the failure policy
@@ -48,8 +48,8 @@ impl Limiter {
 
     async fn wait(&self, key: &[u8], demand: &Demand, wait: &Wait) -> Result<Decision, Error> {
         let mut denied = None;
-        if let Ok(link) = self.0.deciding.link() {
-            match self.wait_there(link, key, demand, wait, &mut denied).await {
+        if let Ok(upstream) = self.0.deciding.upstream() {
+            match self.wait_there(upstream, key, demand, wait, &mut denied).await {
                 // No wait on the server now: the failure policy is asked again and again.
                 None | Some(Err(Error::Unavailable(_))) => {}
                 Some(waited) => return waited,
@@ -59,11 +59,11 @@ impl Limiter {
             return Ok(denied);
         }
         // Where only a place is missing, one may become free, or units be given back.
-        let link = self.0.deciding.link().ok().filter(|link| link.lets_wait(key));
-        let longest = if link.is_some() { POLL } else { Duration::MAX };
+        let upstream = self.0.deciding.upstream().ok().filter(|upstream| upstream.lets_wait(key));
+        let longest = if upstream.is_some() { POLL } else { Duration::MAX };
         let ask = |denied: Option<Decision>| async move {
-            if let Some(link) = link.filter(|link| link.lets_wait(key)) {
-                match self.wait_in_place(link, key, demand, wait).await {
+            if let Some(upstream) = upstream.filter(|upstream| upstream.lets_wait(key)) {
+                match self.wait_in_place(upstream, key, demand, wait).await {
                     None | Some(Err(Error::Unavailable(_))) => {}
                     Some(waited) => return waited,
                 }
@@ -97,18 +97,18 @@ impl Limiter {
     /// place; else it is noted that it was denied.
     async fn wait_there(
         &self,
-        link: &Arc<Link>,
+        upstream: &Arc<Upstream>,
         key: &[u8],
         demand: &Demand,
         wait: &Wait,
         denied: &mut Option<Decision>,
     ) -> Option<Result<Decision, Error>> {
         // The script does not know of waiting.
-        if link.is_scripted(key) {
+        if upstream.is_scripted(key) {
             return None;
         }
         let decided = |reply: Reply| Ok(Source::Server.decided(reply.decision()?));
-        let at_once = match self.ask(link, Command::acquire(key, demand, 0), None).await {
+        let at_once = match self.ask(upstream, Command::acquire(key, demand, 0), None).await {
             Ok(reply) => decided(reply),
             Err(error) if error.is_unknown_or_forbidden() => return None,
             Err(error) => Err(error),
@@ -121,18 +121,18 @@ impl Limiter {
         if at_once.retry_after().is_none_or(|pause| pause > wait.left()) {
             return Some(Ok(at_once));
         }
-        self.wait_in_place(link, key, demand, wait).await
+        self.wait_in_place(upstream, key, demand, wait).await
     }
 
     /// Waits over a connection of its own; `None` where there is no place.
     async fn wait_in_place(
         &self,
-        link: &Arc<Link>,
+        upstream: &Arc<Upstream>,
         key: &[u8],
         demand: &Demand,
         wait: &Wait,
     ) -> Option<Result<Decision, Error>> {
-        let waited = link.wait(key, wait, |left| Command::acquire(key, demand, ms(left))).await?;
+        let waited = upstream.wait(key, wait, |left| Command::acquire(key, demand, ms(left))).await?;
         Some(waited.and_then(|reply| Ok(Source::Server.decided(reply.decision()?))))
     }
 }

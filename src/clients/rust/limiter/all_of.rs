@@ -19,7 +19,7 @@ use crate::reason::Reason;
 use crate::request::Request;
 use crate::shared::Shared;
 use crate::transport::Reply;
-use crate::upstream::{told_of_all, Batch, Link, Outcome, Owner, Settled};
+use crate::upstream::{told_of_all, Batch, Outcome, Owner, Settled, Upstream};
 
 /// The requests, checked.
 struct AllOf<'a>(Vec<Member<'a>>);
@@ -84,14 +84,14 @@ impl<'a> AllOf<'a> {
     /// The decision of the server, or of what is known of it.
     ///
     /// # Errors
-    /// [`Error::Unavailable`] while the server is away.
+    /// [`Error::Unavailable`] while the server is unavailable.
     async fn ask(
         &self,
         client: &Arc<Shared>,
         deadline: Option<Instant>,
         outcome: &Outcome,
     ) -> Result<Decisions, Error> {
-        let Ok(link) = self.0[0].limiter.deciding().link() else {
+        let Ok(upstream) = self.0[0].limiter.deciding().upstream() else {
             return self.decide_by_policy(Reason::Other.because(""));
         };
         let is_direct = |member: &Member| matches!(member.limiter.deciding(), DecidingMode::Direct(_));
@@ -107,10 +107,10 @@ impl<'a> AllOf<'a> {
                 return Ok(decisions);
             }
         }
-        let deadline = link.deadline(deadline)?;
+        let deadline = upstream.time_to_decide(&self.0[0].key, upstream.timeout(), deadline)?;
         match is_reserved {
             true => from_landed(parts, deadline).await,
-            false => self.decide_by_server(client, link, parts, deadline, outcome).await,
+            false => self.decide_by_server(client, upstream, parts, deadline, outcome).await,
         }
     }
 
@@ -160,7 +160,7 @@ impl<'a> AllOf<'a> {
             if part.as_ref().is_some_and(Part::is_reserved) {
                 return None;
             }
-            let known = client.deny_cache.find(&member.key, &member.demand, now)?;
+            let known = client.denial_cache.find(&member.key, &member.demand, now)?;
             part.iter().for_each(Part::knew);
             Some(known)
         };
@@ -184,19 +184,19 @@ impl<'a> AllOf<'a> {
     async fn decide_by_server(
         &self,
         client: &Arc<Shared>,
-        link: &Arc<Link>,
+        upstream: &Arc<Upstream>,
         mut parts: Vec<Option<Part>>,
         deadline: Instant,
         outcome: &Outcome,
     ) -> Result<Decisions, Error> {
         let members: Vec<_> = self.0.iter().map(|member| (&*member.key, member.demand)).collect();
-        let tickets: Vec<_> = members.iter().map(|(key, _)| client.deny_cache.ticket(key)).collect();
+        let tickets: Vec<_> = members.iter().map(|(key, _)| client.denial_cache.ticket(key)).collect();
         let sent = Instant::now();
         let strict = members.iter().any(|(_, demand)| demand.exact.strict);
         let mallow =
             Command::Mallow { members: members.iter().map(|(key, demand)| ((*key).into(), *demand)).collect(), strict };
         let reply = if parts.iter().any(Option::is_none) {
-            let reply = link.ask_for(outcome, mallow, deadline).await?;
+            let reply = upstream.ask_for(outcome, mallow, deadline).await?;
             for (part, decision) in parts.iter().zip(&reply.decisions()?.1) {
                 part.iter().for_each(|part| part.heard(decision));
             }
@@ -208,15 +208,15 @@ impl<'a> AllOf<'a> {
                 false => Batch::Several([vec![Command::TIME, mallow], ahead].concat()),
             };
             let parts = Arc::<[_]>::from(parts);
-            let (late, counting) = (Arc::clone(&parts), Arc::clone(link));
+            let (late, counting) = (Arc::clone(&parts), Arc::clone(upstream));
             let settle = Box::new(move |settled| drop(kept(&counting, &late, &settled, true)));
-            let settled = link.exchange(batch, deadline, Owner::Settle(settle)).await?;
-            link.understood(Ok(kept(link, &parts, &settled, false)?), members[0].0)?
+            let settled = upstream.exchange(batch, deadline, Owner::Settle(settle)).await?;
+            upstream.understood(Ok(kept(upstream, &parts, &settled, false)?), members[0].0)?
         };
         let (granted, each) = reply.decisions()?;
         for ((ticket, exact), (key, demand)) in tickets.into_iter().zip(&each).zip(&members) {
             if exact.granted == 0 {
-                client.deny_cache.denied(link, key, demand, exact, sent, ticket);
+                client.denial_cache.denied(upstream, key, demand, exact, sent, ticket);
             }
         }
         Ok(Decisions { granted, each: each.into_iter().map(|exact| Source::Server.decided(exact)).collect() })
@@ -264,8 +264,8 @@ impl Member<'_> {
 }
 
 /// Keeps what was leased beside, and where nobody waits any more what was granted itself; the reply to the decision.
-fn kept(link: &Link, parts: &[Option<Part>], settled: &Settled, is_abandoned: bool) -> Result<Reply, Error> {
-    let (decision, since, ahead) = decided(link, settled)?;
+fn kept(upstream: &Upstream, parts: &[Option<Part>], settled: &Settled, is_abandoned: bool) -> Result<Reply, Error> {
+    let (decision, since, ahead) = decided(upstream, settled)?;
     land(parts, since, ahead, settled);
     if let Ok((is_granted, each)) = decision.decisions() {
         for (part, decision) in parts.iter().flatten().zip(&each) {

@@ -132,24 +132,25 @@ impl LimiterBuilder {
             client: Client(client), quota, strict, block, mode, on_failure, lease_length, sync_interval, ..
         } = self;
         let max_keys = client.max_keys;
-        let deciding = match (&client.link, mode) {
-            (None, None) | (_, Some(Mode::Local)) => DecidingMode::Local(Windows::new(max_keys)),
+        let deciding = match (&client.upstream, mode) {
+            (None, None) | (_, Some(Mode::Local)) => DecidingMode::Local(Windows::new(max_keys, &client.counters)),
             (None, Some(_)) => return Err(invalid("mode must be local: the client has no server")),
-            (Some(link), Some(Mode::Direct)) => DecidingMode::Direct(Arc::clone(link)),
-            (Some(link), None | Some(Mode::Cached)) => DecidingMode::Cached(Arc::clone(link)),
-            (Some(link), Some(Mode::Leased)) => {
+            (Some(upstream), Some(Mode::Direct)) => DecidingMode::Direct(Arc::clone(upstream)),
+            (Some(upstream), None | Some(Mode::Cached)) => DecidingMode::Cached(Arc::clone(upstream)),
+            (Some(upstream), Some(Mode::Leased)) => {
                 let most = lease_share.units(quota.limit());
-                [Right::Time, Right::Info].into_iter().for_each(|right| link.need_right(right));
-                let (link, deny_cache) = (Arc::clone(link), Arc::clone(&client.deny_cache));
-                let leases = Leases::new(Arc::clone(&link), deny_cache, (&quota, strict), lease_length, most, max_keys);
+                [Right::Time, Right::Info].into_iter().for_each(|right| upstream.need_right(right));
+                let (upstream, denial_cache) = (Arc::clone(upstream), Arc::clone(&client.denial_cache));
+                let leases =
+                    Leases::new(Arc::clone(&upstream), denial_cache, (&quota, strict), lease_length, most, max_keys);
                 client.close_later(leases.closing());
-                DecidingMode::Leased(link, leases)
+                DecidingMode::Leased(upstream, leases)
             }
-            (Some(link), Some(Mode::Eventual)) => {
+            (Some(upstream), Some(Mode::Eventual)) => {
                 let share = local_share.units(quota.limit());
-                let eventual = Eventual::new(Arc::clone(link), &quota, sync_interval, share, max_keys);
+                let eventual = Eventual::new(Arc::clone(upstream), &quota, sync_interval, share, max_keys);
                 client.close_later(eventual.closing());
-                DecidingMode::Eventual(Arc::clone(link), eventual)
+                DecidingMode::Eventual(Arc::clone(upstream), eventual)
             }
         };
         let failure_windows = OnceLock::new();

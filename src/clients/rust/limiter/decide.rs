@@ -15,7 +15,7 @@ use crate::protocol::Command;
 use crate::reason::Reason;
 use crate::request::Request;
 use crate::transport::Reply;
-use crate::upstream::{Link, Outcome};
+use crate::upstream::{Outcome, Upstream};
 
 /// A request that cannot be decided near itself, and what its leases do about it.
 struct Far(Option<Box<Elsewhere>>);
@@ -53,7 +53,7 @@ impl Limiter {
     /// The decision of a request as its mode says, and not the failure policy's.
     ///
     /// # Errors
-    /// [`Error::Unavailable`] while the server is away; otherwise as [`allow`](Self::allow).
+    /// [`Error::Unavailable`] while the server is unavailable; otherwise as [`allow`](Self::allow).
     pub(super) async fn decide(
         &self,
         key: &[u8],
@@ -67,7 +67,7 @@ impl Limiter {
         }
     }
 
-    /// The decision, or the failure policy's if the server is away, which counts it.
+    /// The decision, or the failure policy's if the server is unavailable, which counts it.
     pub(super) fn allowed_on_failure(
         &self,
         decided: Result<Decision, Error>,
@@ -93,7 +93,7 @@ impl Limiter {
             DecidingMode::Leased(_, leases) => {
                 Ok(leases.decide(key, demand)?.map_err(|elsewhere| Far(Some(elsewhere))))
             }
-            DecidingMode::Cached(_) => Ok(self.0.client.deny_cache.find(key, demand, now()).ok_or(Far(None))),
+            DecidingMode::Cached(_) => Ok(self.0.client.denial_cache.find(key, demand, now()).ok_or(Far(None))),
             DecidingMode::Direct(_) => Ok(Err(Far(None))),
         }
     }
@@ -108,21 +108,21 @@ impl Limiter {
         outcome: &Outcome,
     ) -> Result<Decision, Error> {
         match (&self.0.deciding, far.0) {
-            (DecidingMode::Leased(link, leases), Some(elsewhere)) => {
-                let deadline = link.deadline(deadline)?;
+            (DecidingMode::Leased(upstream, leases), Some(elsewhere)) => {
+                let deadline = upstream.time_to_decide(key, upstream.timeout(), deadline)?;
                 Box::pin(leases.ask(elsewhere, demand, deadline)).await
             }
             (mode, _) => {
-                let (link, deny_cache) = (mode.link()?, &self.0.client.deny_cache);
-                let (ticket, sent) = (deny_cache.ticket(key), Instant::now());
+                let (upstream, denial_cache) = (mode.upstream()?, &self.0.client.denial_cache);
+                let deadline = upstream.time_to_decide(key, upstream.timeout(), deadline)?;
+                let (ticket, sent) = (denial_cache.ticket(key), Instant::now());
                 // Boxed: it is large, and most of those who wait for a decision never ask.
-                let asked =
-                    Box::pin(link.ask_for(outcome, Command::allow(key, demand), link.deadline(deadline)?)).await;
+                let asked = Box::pin(upstream.ask_for(outcome, Command::allow(key, demand), deadline)).await;
                 asked.and_then(|reply| reply.decision()).map(|exact| {
                     match mode {
                         DecidingMode::Eventual(_, eventual) => eventual.heard(key, &exact),
                         DecidingMode::Cached(_) if exact.granted == 0 => {
-                            deny_cache.denied(link, key, demand, &exact, sent, ticket);
+                            denial_cache.denied(upstream, key, demand, &exact, sent, ticket);
                         }
                         _ => {}
                     }
@@ -134,12 +134,12 @@ impl Limiter {
 
     pub(super) async fn ask(
         &self,
-        link: &Arc<Link>,
+        upstream: &Arc<Upstream>,
         command: Command,
         deadline: Option<Instant>,
     ) -> Result<Reply, Error> {
         // Boxed: it is large, and most of those who wait for a decision never ask.
-        Box::pin(link.ask(command, link.deadline(deadline)?)).await
+        Box::pin(upstream.ask(command, upstream.deadline(deadline)?)).await
     }
 
     /// The same decision without counting. The server is asked, whatever the mode.
@@ -164,11 +164,13 @@ impl Limiter {
         demand: &Demand,
         deadline: Option<Instant>,
     ) -> Result<Decision, Error> {
-        let link = match &self.0.deciding {
+        let upstream = match &self.0.deciding {
             DecidingMode::Local(windows) => return Ok(Source::Local.decided(windows.peek(key, demand)?)),
-            mode => mode.link()?,
+            mode => mode.upstream()?,
         };
-        let reply = self.ask(link, Command::peek(key, demand), deadline).await?;
+        let deadline = upstream.time_to_decide(key, upstream.timeout(), deadline)?;
+        // Boxed: it is large, and most of those who wait for a decision never ask.
+        let reply = Box::pin(upstream.ask(Command::peek(key, demand), deadline)).await?;
         Ok(Source::Server.decided(reply.decision()?))
     }
 }

@@ -19,7 +19,7 @@ pub(crate) enum Policy<'a> {
 }
 
 impl Limiter {
-    /// The decision, or the failure policy's if the server is away: of its window, where it has one, as `local` asks
+    /// The decision, or the failure policy's if the server is unavailable: of its window, where it has one, as `local` asks
     /// it.
     pub(super) fn or_on_failure(
         &self,
@@ -57,7 +57,8 @@ impl Limiter {
             OnFailure::Allow => Policy::Decided(demand.allowed()),
             OnFailure::Deny => Policy::Decided(demand.denied()),
             OnFailure::Local => {
-                let windows = self.0.failure_windows.get_or_init(|| Windows::new(self.0.client.max_keys));
+                let client = &self.0.client;
+                let windows = self.0.failure_windows.get_or_init(|| Windows::new(client.max_keys, &client.counters));
                 let quota = self.0.quota.with_limit(self.0.local_share.units(demand.exact.quota.limit));
                 let exact = swlimit_window::Request { quota, ..demand.exact };
                 Policy::Window(windows, Demand { exact, ..*demand }, Source::Failure)

@@ -31,7 +31,7 @@ use crate::protocol::Command;
 use crate::quota::Quota;
 use crate::request::Request;
 use crate::shared::{block_ms, Shared};
-use crate::upstream::Link;
+use crate::upstream::Upstream;
 
 /// One quota, and any number of keys that it holds for. Cheap to clone.
 #[derive(Clone)]
@@ -53,10 +53,10 @@ struct Inner {
 
 /// A mode with what it needs.
 pub(crate) enum DecidingMode {
-    Direct(Arc<Link>),
-    Cached(Arc<Link>),
-    Leased(Arc<Link>, Leases),
-    Eventual(Arc<Link>, Eventual),
+    Direct(Arc<Upstream>),
+    Cached(Arc<Upstream>),
+    Leased(Arc<Upstream>, Leases),
+    Eventual(Arc<Upstream>, Eventual),
     Local(Windows),
 }
 
@@ -103,7 +103,7 @@ impl Limiter {
             DecidingMode::Eventual(_, eventual) => eventual.record(&key, &demand, request.age.unwrap_or_default()),
             mode => {
                 let command = Command::record(&key, &demand, age.unwrap_or_default());
-                let reply = self.ask(mode.link()?, command, request.deadline).await?;
+                let reply = self.ask(mode.upstream()?, command, request.deadline).await?;
                 Source::Server.decided(reply.decision()?)
             }
         };
@@ -207,9 +207,12 @@ impl Limiter {
 }
 
 impl DecidingMode {
-    pub fn link(&self) -> Result<&Arc<Link>, Error> {
+    pub fn upstream(&self) -> Result<&Arc<Upstream>, Error> {
         match self {
-            Self::Direct(link) | Self::Cached(link) | Self::Leased(link, _) | Self::Eventual(link, _) => Ok(link),
+            Self::Direct(upstream)
+            | Self::Cached(upstream)
+            | Self::Leased(upstream, _)
+            | Self::Eventual(upstream, _) => Ok(upstream),
             Self::Local(_) => Err(Error::NoServer("this")),
         }
     }

@@ -75,7 +75,7 @@ impl Limiter {
 
     /// When the commands of one decision are over: together, they take no longer than one request may.
     pub(super) fn latest(&self, deadline: Option<Instant>) -> Option<Instant> {
-        let own = self.0.deciding.link().ok().map(|link| Instant::now() + link.timeout());
+        let own = self.0.deciding.upstream().ok().map(|upstream| Instant::now() + upstream.timeout());
         own.into_iter().chain(deadline).min()
     }
 

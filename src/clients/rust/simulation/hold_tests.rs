@@ -105,7 +105,7 @@ fn what_an_own_id_is_granted_late_is_given_back() {
     });
 }
 
-/// The server denied it, and is away when the caller's time ends: its denial stands, whatever the failure policy.
+/// The server denied it, and is unavailable when the caller's time ends: its denial stands, whatever the failure policy.
 #[test]
 fn the_servers_denial_stands_at_the_end_of_a_wait() {
     for fake in [Fake::new, || Fake::new().waiting(), || Fake::new().scripted()] {
@@ -434,7 +434,7 @@ fn an_admission_is_asked_for_again_and_counts_once() {
     }
 }
 
-/// Its reply is lost, and there is no second one: the server is away, or the caller has gone. Once the server is back, what
+/// Its reply is lost, and there is no second one: the server is unavailable, or the caller has gone. Once the server is back, what
 /// nobody has goes back.
 #[test]
 fn an_admission_whose_second_try_is_not_answered_is_given_back() {
@@ -481,7 +481,7 @@ fn a_retry_is_granted_what_others_are_known_to_be_denied() {
     });
 }
 
-/// While the server is away, a settlement goes on, with all holds.
+/// While the server is unavailable, a settlement goes on, with all holds.
 #[test]
 fn a_settlement_of_several_holds_goes_on() {
     for fake in both() {
@@ -566,7 +566,7 @@ fn policy(name: &str) -> OnFailure {
     all.into_iter().find(|policy| format!("{policy:?}").to_lowercase() == name).unwrap()
 }
 
-/// What several limits come to together while the server is away, as the vectors say.
+/// What several limits come to together while the server is unavailable, as the vectors say.
 #[test]
 fn several_limits_fail_as_the_vectors_say() {
     let vectors: Value =

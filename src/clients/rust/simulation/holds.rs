@@ -1,5 +1,5 @@
 //! Simulation of holds: a simulated server and network on a simulated clock, from a seed. Replies come late, connections
-//! are cut or fall silent, the server goes away, refuses writes, and starts again with its data or without; callers are
+//! are cut or fall silent, the server is gone, refuses writes, and starts again with its data or without; callers are
 //! cancelled anywhere; half of the servers have no module. Holds are taken alone, or two with a rate in one admission. A
 //! hold that says that it is live is live on the server, and nothing stays held.
 
@@ -150,7 +150,7 @@ impl World {
         });
     }
 
-    /// A caller goes away, wherever it is.
+    /// A caller is gone, wherever it is.
     fn cancel(&mut self) {
         self.tasks.abort_all();
     }
@@ -261,7 +261,7 @@ impl World {
         sleep(BACK).await;
     }
 
-    /// A hold that is dropped while the server is away is released once it is back.
+    /// A hold that is dropped while the server is unavailable is released once it is back.
     async fn dropped_meanwhile(&mut self) {
         self.request();
         sleep(TTL / 10).await;

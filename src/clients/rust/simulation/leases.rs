@@ -19,7 +19,7 @@ const MOST_REQUESTS: usize = 20_000;
 /// Of so many cases of the grid, the long form runs one.
 const CHOICE: usize = 7;
 
-/// Clients of one server and one key, as far away, and their demand.
+/// Clients of one server and one key, as far, and their demand.
 #[derive(Clone, Copy, Debug)]
 struct Case {
     limit: u64,

@@ -33,7 +33,7 @@ use crate::{Client, Decision, Error, Limiter, Mode, OnFailure, Quota, Request, S
 /// reply had just come opened no breaker (1,917,113,231,870); a key for which there was no room got its share
 /// twice (1,670,117,525,903); a connection that ended, or fell silent, while a key was being taken over took the replies to
 /// all other commands with it, which were sent again (281,477,982,603,012; 281,475,690,767,736); a request of several
-/// limits waited for units on their way from a server that was away (281,477,000,000,321); a connection that was silent for
+/// limits waited for units on their way from a server that was unavailable (281,477,000,000,321); a connection that was silent for
 /// long opened the breaker of a server that was back over another one (281,477,300,019,771); a key that is refused was
 /// never known to be, where trips are long (281,477,564,634,137).
 ///
@@ -73,11 +73,15 @@ const FOUND: [u64; 24] = [
 /// were when they found something: new kinds of trouble belong here.
 const ROUGH: u64 = 1 << 48;
 
+/// From this seed on, connections take longer than the timeout to be made now and then, and nodes of a cluster tell an
+/// empty table of slots.
+const STRANGE: u64 = 1 << 49;
+
 const TIMEOUT: Duration = Duration::from_millis(50);
 const MODES: [Mode; 4] = [Mode::Direct, Mode::Cached, Mode::Leased, Mode::Eventual];
 /// Steps of a run.
 const STEPS: usize = 600;
-/// After so long, a server that does not answer is known to be away: connecting says nothing for its first second.
+/// After so long, a server that does not answer is known to be unavailable: connecting says nothing for its first second.
 const NOTICED: Duration = Duration::from_millis(1_300);
 /// How long something that was lost with a connection may go unnoticed.
 const UNNOTICED: Duration = Duration::from_secs(5);
@@ -115,6 +119,10 @@ enum What {
     RefusedKey,
     /// Replies to what the mode depends on most are lost with their connections.
     LostReply,
+    /// All connections are cut, and new ones take longer than the timeout to be made.
+    SlowToOpen,
+    /// A node of a cluster tells an empty table of slots, while slots move.
+    EmptySlots,
 }
 
 impl What {
@@ -150,6 +158,8 @@ impl What {
         Self::RefusedKey,
         Self::LostReply,
     ];
+    /// When it is strange, these besides.
+    const STRANGE: [Self; 2] = [Self::SlowToOpen, Self::EmptySlots];
     /// In the midst of these, others happen.
     const LASTING: [Self; 9] = [
         Self::Slow,
@@ -232,6 +242,7 @@ struct World {
     tasks: JoinSet<()>,
     faults: bool,
     is_rough: bool,
+    is_strange: bool,
     /// Servers lose what they have counted, and their clocks are set: the limit is not promised then.
     is_lossy: bool,
     /// What is to happen in the midst of what lasts, and at which node.
@@ -299,7 +310,7 @@ impl World {
         let limit = *rng.choice(&[1, 5, 20, 100, 1_000]).unwrap();
         let ms = Duration::from_millis;
         let quota = Quota::of(limit, ms(window), Some(ms(window / subintervals))).unwrap();
-        // Near, or far away: in time all the same.
+        // Near, or far: in time all the same.
         let far = *rng.choice(&[0, 0, 5_000, 18_000]).unwrap();
         let delays: Vec<_> = (0..50).map(|_| (far + rng.u64(..2_000), far + rng.u64(..2_000))).collect();
         fake.delay(delays);
@@ -339,6 +350,7 @@ impl World {
             tasks: JoinSet::new(),
             faults,
             is_rough,
+            is_strange: seed >= STRANGE,
             is_lossy,
             sudden: None,
             only_synchronizes,
@@ -426,19 +438,19 @@ impl World {
                 }
                 ledger.nodes[node].is_out && since.is_some_and(|since| since.elapsed() > NOTICED)
             };
-            let link = limiter.deciding().link().unwrap();
-            let is_away = link.is_away(name.as_bytes());
+            let upstream = limiter.deciding().upstream().unwrap();
+            let is_unavailable = upstream.is_unavailable(name.as_bytes());
             // Else a connection is made first, or a redirection followed, for which there may be no time: what is
             // learned then is for the next request.
             let address = fake.address_of(&name);
-            let leads_there = link.leads_to(&address, name.as_bytes());
-            let is_found = link.finds(&address, name.as_bytes());
+            let leads_there = upstream.leads_to(&address, name.as_bytes());
+            let is_found = upstream.finds(&address, name.as_bytes());
             let is_calm = fake.nodes() == 1 && ledger.lock().is_calm();
             let mut longest = match kind {
                 // What is free needs no turn.
                 Kind::WaitingAlone(_) if is_calm => TIMEOUT + TICK,
                 Kind::Waiting(longest) | Kind::WaitingAlone(longest) => longest + 3 * TIMEOUT + TICK,
-                _ if is_away || is_known => TICK,
+                _ if is_unavailable || is_known => TICK,
                 _ => TIMEOUT + TICK,
             };
             let is_waiting = matches!(kind, Kind::Waiting(_) | Kind::WaitingAlone(_));
@@ -469,7 +481,7 @@ impl World {
             };
             let decided = match is_patient || has_deadline {
                 true => deciding.await,
-                // The caller goes away.
+                // The caller is gone.
                 false => match timeout(patience, deciding).await {
                     Ok(decided) => decided,
                     Err(_) => return,
@@ -480,7 +492,7 @@ impl World {
             }
             let (mode, took) = (limiter.mode(), begun.elapsed());
             let what = kind.name();
-            assert!(took <= longest, "{mode:?}, {what}: decided after {took:?} of {longest:?}; away: {is_away}");
+            assert!(took <= longest, "{mode:?}, {what}: decided after {took:?} of {longest:?}; away: {is_unavailable}");
             let (is_granted, each) = match decided {
                 Ok(decided) => decided,
                 Err(Error::ModuleMissing | Error::Refused(_)) => return,
@@ -529,6 +541,9 @@ impl World {
         let node = self.rng.usize(..self.fake.nodes());
         let kinds = if self.is_rough { &What::ROUGH[..] } else { &What::USUAL };
         let mut what = kinds[usize::from(self.rng.u8(..kinds.len() as u8))];
+        if self.is_strange && self.rng.u8(..4) == 0 {
+            what = *self.rng.choice(&What::STRANGE).unwrap();
+        }
         let is_one = matches!(
             what,
             What::BlackHole | What::Down | What::Restart | What::FailOver | What::Announced | What::Errors
@@ -611,6 +626,18 @@ impl World {
             What::LostReply => {
                 self.strike(what, node, loses);
                 self.during(lasting).await;
+            }
+            What::SlowToOpen => {
+                self.fake.open_later(Duration::from_millis(self.rng.u64(20..1_500)));
+                self.fake.cut();
+                self.during(lasting).await;
+                self.fake.open_later(Duration::ZERO);
+            }
+            What::EmptySlots => {
+                self.fake.forget_slots(node);
+                self.strike(What::Reshard, node, loses);
+                self.during(lasting).await;
+                self.fake.remember_slots(node);
             }
             What::Errors => {
                 const CODES: [&str; 5] = [
@@ -713,7 +740,7 @@ impl World {
             if let Some((what, node)) = self.sudden.take_if(|_| Instant::now() >= midst) {
                 let loses = self.rng.bool() && self.is_lossy;
                 self.strike(what, node, loses);
-                // Where connections were lost, connecting has to show again that a server is away.
+                // Where connections were lost, connecting has to show again that a server is unavailable.
                 (0..self.fake.nodes()).for_each(|node| self.noticed_nothing(node));
             }
             for _ in 0..self.rng.u8(..4) {
@@ -771,13 +798,13 @@ impl World {
         panic!("{:?}: the server is back; {:?}", self.mode, (client.servers(), client.statistics()));
     }
 
-    /// Closes the clients; often while the server is away, which is back in time.
+    /// Closes the clients; often while the server is unavailable, which is back in time.
     async fn close(&mut self) {
         let lost = |clients: &[Client]| clients.iter().map(|client| client.statistics().lost).sum::<u64>();
         let in_doubt = |clients: &[Client]| clients.iter().map(|client| client.statistics().in_doubt).sum::<u64>();
         let in_doubt_before = in_doubt(&self.clients);
-        let (before, is_away) = (lost(&self.clients), self.faults && self.rng.bool());
-        if is_away {
+        let (before, is_unavailable) = (lost(&self.clients), self.faults && self.rng.bool());
+        if is_unavailable {
             let nodes = 0..self.fake.nodes();
             self.trouble(nodes.clone(), true);
             self.during(Duration::from_millis(150)).await;
@@ -920,7 +947,7 @@ impl Ledger {
         begun > *asked[client].get_or_insert(begun) + REFUSED
     }
 
-    /// A request that had all its time: who decides is no longer the failure policy than the server is away, and a
+    /// A request that had all its time: who decides is no longer the failure policy than the server is unavailable, and a
     /// connection that was lost, or on which writes are refused, is noticed.
     fn failed_or_not(
         &mut self,
@@ -1034,7 +1061,7 @@ impl Coverage {
     fn print(&self) {
         for mode in MODES {
             let times = |what| (what, self.troubles.get(&(mode, what)).copied().unwrap_or_default());
-            eprintln!("{mode:?}: {:?}", What::ROUGH.map(times));
+            eprintln!("{mode:?}: {:?}, {:?}", What::ROUGH.map(times), What::STRANGE.map(times));
         }
         for outer in What::LASTING {
             let times = |inner| (inner, self.within.get(&(outer, inner)).copied().unwrap_or_default());
@@ -1108,11 +1135,16 @@ fn half_a_million_rough_events() {
     coverage.assert_nested();
 }
 
+#[test]
+fn a_quarter_of_a_million_strange_events() {
+    simulate(STRANGE, 250_000).assert_decided();
+}
+
 /// As many as `SWLIMIT_EVENTS` says, from the seed `SWLIMIT_SEED` on, or a random one: see `scripts/simulate`.
 #[test]
 #[ignore = "as long as one likes"]
 fn any_number_of_events() {
     let number = |name| std::env::var(name).ok().map(|text| text.parse().expect(name));
-    let first = number("SWLIMIT_SEED").unwrap_or_else(|| ROUGH + fastrand::u64(..1 << 32));
+    let first = number("SWLIMIT_SEED").unwrap_or_else(|| STRANGE + fastrand::u64(..1 << 32));
     simulate(first, number("SWLIMIT_EVENTS").unwrap_or(5_000_000)).print();
 }

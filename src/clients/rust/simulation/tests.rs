@@ -3,6 +3,7 @@
 
 use std::collections::VecDeque;
 use std::future::{poll_fn, Future};
+use std::sync::atomic::{AtomicUsize, Ordering};
 use std::task::Poll;
 use std::time::Duration;
 
@@ -14,8 +15,8 @@ use tokio::time::{advance, sleep, Instant};
 
 use crate::simulation::fake::{paused, Fake, Fault};
 use crate::{
-    Calendar, Client, Decision, Decisions, Error, Limiter, Mode, Module, OnFailure, Period, Quota, Reason, Request,
-    Source, State,
+    Backend, Calendar, Client, Decision, Decisions, Error, Limiter, Mode, Module, OnFailure, Period, Quota, Reason,
+    Request, Source, State,
 };
 
 fn client(fake: &Fake) -> Client {
@@ -386,7 +387,7 @@ fn several_leased_limits_wait_for_units_on_their_way() {
     }
 }
 
-/// What is on its way to a server that is away is waited for by nobody who comes later.
+/// What is on its way to a server that is unavailable is waited for by nobody who comes later.
 #[test]
 fn several_leased_limits_wait_for_no_server_that_is_away() {
     paused(async {
@@ -451,6 +452,84 @@ fn the_failure_policy_decides_at_once() {
     });
 }
 
+/// Where the round trip is above the timeout, no request waits, one probe at a time is sent, and nothing is a failure of
+/// the server's: a hold, which has more time, is decided by it.
+#[test]
+fn a_link_that_is_slower_than_requests_wait() {
+    paused(async {
+        let fake = Fake::new();
+        let client = client(&fake);
+        let limiter = client.limiter(quota(1_000, 10_000, 10)).mode(Mode::Direct).on_failure(OnFailure::Deny).build();
+        let (limiter, holds) = (limiter.unwrap(), client.holds(10).build().unwrap());
+        assert!(allow(&limiter, "k").await.granted());
+        fake.delay([(30_000, 30_000)]);
+        let begun = Instant::now();
+        let (mut late, mut sent) = (0, 0);
+        while begun.elapsed() < Duration::from_secs(20) {
+            let (begun, commands) = (Instant::now(), client.statistics().commands);
+            assert_eq!(allow(&limiter, "k").await.source(), Source::Failure);
+            late += u32::from(begun.elapsed() > Duration::ZERO);
+            sent += client.statistics().commands - commands;
+            sleep(Duration::from_millis(20)).await;
+        }
+        assert!(late <= 3 && sent <= 3, "{late} waited, {sent} were sent");
+        assert!(holds.hold("place").await.unwrap().granted());
+        let statistics = client.statistics();
+        assert_eq!((statistics.opened, client.servers()[0].reason), (0, Some(Reason::Slow)));
+        assert!((30..80).contains(&statistics.commands), "probes, and few others: {}", statistics.commands);
+        fake.delay([(1_000, 1_000)]);
+        sleep(Duration::from_millis(600)).await;
+        assert_eq!(allow(&limiter, "k").await.source(), Source::Server);
+    });
+}
+
+/// More requests at once than may be unanswered on a connection wait for their turn, over the one connection.
+#[test]
+fn a_burst_is_decided_by_the_server() {
+    paused(async {
+        let fake = Fake::new();
+        let client = client(&fake);
+        let limiter = client.limiter(quota(100_000, 10_000, 10)).mode(Mode::Direct).build().unwrap();
+        connected(&limiter).await;
+        fake.delay([(1_000, 1_000)]);
+        let most = AtomicUsize::new(0);
+        let requests = (0..10_000).map(|_| async {
+            let decision = allow(&limiter, "k").await;
+            most.fetch_max(fake.connections(), Ordering::Relaxed);
+            decision
+        });
+        let decided = join_all(requests).await;
+        assert!(decided.iter().all(|decision| decision.source() == Source::Server));
+        let statistics = client.statistics();
+        assert_eq!((most.load(Ordering::Relaxed), statistics.failures, statistics.slow), (1, 0, 0));
+        // A request that gets no turn in time is no failure of the server's.
+        fake.delay([(30_000, 19_000)]);
+        let decided = join_all((0..3_000).map(|_| allow(&limiter, "k"))).await;
+        let by_server = decided.iter().filter(|decision| decision.source() == Source::Server).count();
+        assert_eq!((by_server, client.statistics().failures), (1_000, 0));
+    });
+}
+
+/// Once the module is loaded, it decides within two minutes, though the connection stays.
+#[test]
+fn the_module_is_looked_for_while_the_script_decides() {
+    paused(async {
+        let fake = Fake::new().scripted();
+        let client = client(&fake);
+        let limiter = client.limiter(quota(1_000, 10_000, 10)).mode(Mode::Direct).build().unwrap();
+        assert!(allow(&limiter, "k").await.granted());
+        assert_eq!(client.servers()[0].backend, Some(Backend::Script));
+        fake.load_module();
+        let begun = Instant::now();
+        while client.servers()[0].backend == Some(Backend::Script) {
+            assert!(begun.elapsed() < Duration::from_secs(120));
+            sleep(Duration::from_secs(1)).await;
+            assert!(allow(&limiter, "k").await.granted());
+        }
+        assert_eq!(fake.connections(), 1);
+    });
+}
+
 /// `servers` shows each server's state, since when, and why.
 #[test]
 fn what_is_known_of_a_server() {
@@ -464,19 +543,22 @@ fn what_is_known_of_a_server() {
         assert!(allow(&limiter, "k").await.granted());
         let up = state();
         assert_eq!((up.address.as_str(), up.round_trip), ("fake", Some(Duration::from_millis(5))));
-        // One reply is late: the server is slow until a second has passed without another one.
-        fake.delay([(30_000, 40_000), (2_000, 3_000)]);
-        let _ = allow(&limiter, "k").await;
-        sleep(Duration::from_millis(100)).await;
+        // Replies are late: the server is slow until a probe is in time.
+        fake.delay([(30_000, 40_000)]);
+        for _ in 0..2 {
+            assert_eq!(state().state, State::Up);
+            let _ = allow(&limiter, "k").await;
+            sleep(Duration::from_millis(100)).await;
+        }
         let slow = state();
         assert_eq!((slow.state, slow.reason, slow.message.as_str()), (State::Slow, Some(Reason::Slow), ""));
         assert_eq!(slow.round_trip, Some(Duration::from_millis(70)));
         assert!(slow.since >= up.since);
-        let _ = allow(&limiter, "k").await;
-        assert_eq!(state().state, State::Slow);
-        sleep(Duration::from_secs(1)).await;
-        let _ = allow(&limiter, "k").await;
+        fake.delay([(2_000, 3_000)]);
+        assert_eq!(allow(&limiter, "k").await.source(), Source::Failure);
+        sleep(Duration::from_millis(600)).await;
         assert_eq!(state().state, State::Up);
+        assert_eq!(allow(&limiter, "k").await.source(), Source::Server);
         for (error, reason) in [("READONLY You can't write", Reason::Code("READONLY")), ("WRONGPASS no", Reason::Auth)]
         {
             fake.fail(Some(error));
@@ -505,7 +587,7 @@ fn what_is_known_of_a_server() {
 }
 
 /// The log names the right that a user lacks, and the client does without it: without `TIME` or `INFO`,
-/// leases decide as the deny cache does.
+/// leases decide as the denial cache does.
 #[test]
 fn rights_that_are_missing() {
     for right in ["TIME", "INFO"] {
@@ -638,7 +720,7 @@ fn a_seed_that_has_left_the_cluster() {
     });
 }
 
-/// A cluster of which nothing is known yet, and of which no node answers, is away as one server would be.
+/// A cluster of which nothing is known yet, and of which no node answers, is unavailable as one server would be.
 #[test]
 fn a_cluster_that_is_away_from_the_beginning() {
     for fault in [Fault::Down, Fault::BlackHole] {
@@ -689,7 +771,7 @@ fn a_node_whose_slot_has_moved_while_it_was_away() {
     });
 }
 
-/// A server that refuses writes is away, also for those who read between them.
+/// A server that refuses writes is unavailable, also for those who read between them.
 #[test]
 fn reads_that_succeed_say_nothing_about_writes() {
     for error in ["READONLY You can't write", "OOM command not allowed", "MISCONF Redis", "NOREPLICAS Not enough"] {
@@ -709,11 +791,9 @@ fn reads_that_succeed_say_nothing_about_writes() {
             sleep(Duration::from_secs(1)).await;
             // Reads are failures, and successes, among themselves.
             for _ in 0..3 {
-                for _ in 0..2 {
-                    fake.delay([(40_000, 40_000), (0, 0)]);
-                    assert_eq!(limiter.peek("k").await.unwrap().source(), Source::Failure);
-                    sleep(Duration::from_millis(100)).await;
-                }
+                fake.delay([(40_000, 40_000), (0, 0)]);
+                assert_eq!(limiter.peek("k").await.unwrap().source(), Source::Failure);
+                sleep(Duration::from_millis(100)).await;
                 assert_eq!(limiter.peek("k").await.unwrap().source(), Source::Server);
             }
             assert!(client.is_connected());
@@ -753,7 +833,7 @@ fn late_grants_of_several_limits() {
     }
 }
 
-/// Units that were granted to callers that have gone away stay counted; where the policy denied, they go back.
+/// Units that were granted to callers that have gone stay counted; where the policy denied, they go back.
 #[test]
 fn late_grants_of_one_limit() {
     for (mode, is_leased) in [(Mode::Leased, true), (Mode::Cached, false), (Mode::Direct, false)] {
@@ -790,12 +870,15 @@ fn late_grants_after_an_error() {
             fake.delay([(40_000, 40_000), (0, 0)]);
             assert!(limiter.allow(of("one")).await.is_err());
             sleep(Duration::from_millis(100)).await;
+            connected(&limiter).await; // in time: the server is not slow
             fake.delay([(40_000, 40_000), (0, 0)]);
             assert!(client.allow_all(&[(&limiter, of("all")), (&limiter, Request::new("and"))]).await.is_err());
             sleep(Duration::from_millis(100)).await;
+            connected(&limiter).await; // in time: the server is not slow
             fake.delay([(40_000, 40_000), (0, 0)]);
             assert!(client.admit([(&limiter, of("admitted")).into(), (&limiter, "and").into()]).await.is_err());
             sleep(Duration::from_millis(100)).await;
+            connected(&limiter).await; // in time: the server is not slow
             let totals = ["one", "all", "admitted"].map(|key| fake.total(key));
             assert_eq!(totals, [kept; 3], "keeps: {keeps}");
         }
@@ -922,7 +1005,7 @@ fn only_local_is_a_window_like_any_other() {
     });
 }
 
-/// The server denied it, and is away when the caller's time ends: its denial stands, whatever the failure policy.
+/// The server denied it, and is unavailable when the caller's time ends: its denial stands, whatever the failure policy.
 #[test]
 fn the_servers_denial_stands_at_the_end_of_a_wait() {
     let fakes: [(fn() -> Fake, bool); 3] =
@@ -1202,7 +1285,7 @@ fn a_refusal_is_told_once() {
     });
 }
 
-/// A caller that goes away after the client was closed leaves no units behind.
+/// A caller that is gone after the client was closed leaves no units behind.
 #[test]
 fn units_of_who_goes_away_after_the_close_go_back() {
     paused(async {
@@ -1301,7 +1384,7 @@ fn what_is_under_way_at_the_end_is_told_once() {
     });
 }
 
-/// `close` waits for a server that is away: counts and leases are sent if it is back in time.
+/// `close` waits for a server that is unavailable: counts and leases are sent if it is back in time.
 #[test]
 fn what_is_closed_while_the_server_is_away_is_told_when_it_is_back() {
     for mode in [Mode::Eventual, Mode::Leased] {
@@ -1534,7 +1617,7 @@ fn a_key_that_there_is_no_room_for_is_decided_by_the_server() {
     });
 }
 
-/// While the server is away, a key that there is no room for is not queued: each of its requests would be.
+/// While the server is unavailable, a key that there is no room for is not queued: each of its requests would be.
 #[test]
 fn a_key_that_there_is_no_room_for_is_not_synchronized() {
     paused(async {
@@ -1613,11 +1696,11 @@ proptest! {
             let limiter = if strict { builder.strict() } else { builder }.build().unwrap();
             let mut nearly = Duration::ZERO;
             let (mut given_back, mut unheard) = (None, None);
-            let link = limiter.deciding().link().unwrap();
+            let upstream = limiter.deciding().upstream().unwrap();
             let ms = Duration::from_millis;
             // Without hearing of changes, a denial is remembered while the connection that tracks is replaced, or where it
             // is too short for a read. Time passes while a reply is on its way, too: trips seem long then.
-            let may_remember_unheard = || !link.is_tracked(b"k") || 4 * link.round_trip(b"k") > ms(20);
+            let may_remember_unheard = || !upstream.is_tracked(b"k") || 4 * upstream.round_trip(b"k") > ms(20);
             for (micros, cost, step) in steps {
                 // Often to where a denial ends, almost or just: in µs, which timers have not.
                 let micros = Duration::from_micros(micros);

@@ -128,7 +128,7 @@ impl<B> RateLimitLayer<B> {
     /// What a request is answered of which nobody could decide; `None` lets it pass to the service. Unless set, the
     /// error is logged and the answer is status 500: a limit that does not hold should be noticed.
     ///
-    /// A server that is away is no error: then the limiter's failure policy decides. What remains are mistakes, such as
+    /// A server that is unavailable is no error: then the limiter's failure policy decides. What remains are mistakes, such as
     /// a server without the module, a user without the right to a command, a key of another type, or a cost of 0.
     #[must_use]
     pub fn on_error(self, response: impl Fn(&Parts, &Error) -> Option<Response<B>> + Send + Sync + 'static) -> Self {

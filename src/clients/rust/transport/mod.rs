@@ -18,7 +18,7 @@ pub use existing::ExistingConnection;
 pub(crate) use redis::Servers;
 pub use url::ConnectionOptions;
 
-/// A reply that will come. Dropping it may throw the reply away, but the server still executes what was sent.
+/// A reply that will come. Dropping it may drop the reply, but the server still executes what was sent.
 pub type Pending<T> = Pin<Box<dyn Future<Output = Result<T, Failure>> + Send>>;
 
 /// Makes connections to one server, to the primary that sentinels name, or to the nodes of a cluster.

@@ -1,6 +1,6 @@
 //! Commands that go out together.
 
-use super::line::Line;
+use super::connection::Connection;
 use crate::protocol::Command;
 use crate::transport::{Failure, Pending, Reply};
 
@@ -28,7 +28,7 @@ impl Batch {
         self.commands().len()
     }
 
-    /// Whether what is granted stays when the caller goes away: that is often a proxy that lets its request pass.
+    /// Whether what is granted stays when the caller is gone: that is often a proxy that lets its request pass.
     pub fn is_left_to_its_caller(&self) -> bool {
         matches!(self, Self::One(Command::Allow { .. } | Command::Mallow { .. }))
     }
@@ -56,10 +56,10 @@ impl Batch {
         self.commands().iter().zip(replies)
     }
 
-    pub(super) fn send(&self, line: &Line) -> Pending<Reply> {
+    pub(super) fn send(&self, connection: &Connection) -> Pending<Reply> {
         match self {
-            Self::One(command) => line.send(command),
-            Self::Several(commands) => line.send_all(commands),
+            Self::One(command) => connection.send(command),
+            Self::Several(commands) => connection.send_all(commands),
         }
     }
 }

@@ -1,11 +1,10 @@
-//! The breaker: open while a server is unavailable, so that no request waits for it. It knows whether the server is
-//! slow, too.
+//! The breaker: open while a server is unavailable, so that no request waits for it.
 
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::SystemTime;
 
 use parking_lot::Mutex;
-use tokio::time::{Duration, Instant};
+use tokio::time::Duration;
 
 use crate::error::Cause;
 use crate::reason::Reason;
@@ -20,10 +19,8 @@ pub(super) const SILENT_TIMEOUTS: u32 = 3;
 pub(super) const FIRST_PAUSE: Duration = Duration::from_millis(100);
 pub(super) const LONGEST_PAUSE: Duration = Duration::from_millis(500);
 pub(super) const JITTER: f64 = 0.2;
-/// A server is slow until no reply has come late for so long.
-const SLOW: Duration = Duration::from_secs(1);
 
-/// The health of a server. Nothing here waits or has tasks: [`super::node`] probes.
+/// The health of a server. Nothing here waits or has tasks: [`super::server`] probes.
 #[derive(Debug, Default)]
 pub(super) struct Breaker {
     is_open: AtomicBool,
@@ -36,15 +33,13 @@ struct Known {
     /// One of them was that writes are refused.
     refuses_writes: bool,
     cause: Option<Cause>,
-    /// When a reply came late, the last time; `None` when that is long ago.
-    late: Option<Instant>,
     /// Since when the server's health is what it is.
     since: SystemTime,
 }
 
 impl Default for Known {
     fn default() -> Self {
-        Self { failures: 0, refuses_writes: false, cause: None, late: None, since: SystemTime::now() }
+        Self { failures: 0, refuses_writes: false, cause: None, since: SystemTime::now() }
     }
 }
 
@@ -61,22 +56,12 @@ impl Breaker {
             state.failures = 0;
             state.refuses_writes = false;
         }
-        if state.late.is_some_and(|late| late.elapsed() >= SLOW) {
-            state.late = None;
-            state.since = SystemTime::now();
-        }
     }
 
-    /// The server answered late: it is slow. If that was counted as a failure, it is none.
-    pub fn late(&self, was_failure: bool) {
+    /// A failure was none: the server is slow.
+    pub fn excuse(&self) {
         let mut state = self.state.lock();
-        let is_first = state.late.replace(Instant::now()).is_none();
-        if is_first && !self.is_open() {
-            state.since = SystemTime::now();
-        }
-        if was_failure {
-            state.failures = state.failures.saturating_sub(1);
-        }
+        state.failures = state.failures.saturating_sub(1);
     }
 
     /// The server did not answer in time, or cannot decide. Whether that opened the breaker.
@@ -114,19 +99,13 @@ impl Breaker {
     /// The server's state, for callers, with its address, the rights it lacks, and its last round trip.
     pub fn state(&self, address: String, lacks: Vec<&'static str>, round_trip: Option<Duration>) -> ServerState {
         let known = self.state.lock();
-        let state = match (self.is_open(), known.late) {
-            (true, _) => State::Unavailable,
-            (false, Some(_)) => State::Slow,
-            (false, None) => State::Up,
-        };
-        let cause = known.cause.as_ref().filter(|_| state == State::Unavailable);
-        let is_slow = (state == State::Slow).then_some(Reason::Slow);
-        let (reason, message) = (cause.map(Cause::reason).or(is_slow), cause.map(Cause::to_string).unwrap_or_default());
+        let is_open = self.is_open();
+        let cause = known.cause.as_ref().filter(|_| is_open);
         ServerState {
             address,
-            state,
-            reason,
-            message,
+            state: if is_open { State::Unavailable } else { State::Up },
+            reason: cause.map(Cause::reason),
+            message: cause.map(Cause::to_string).unwrap_or_default(),
             since: known.since,
             lacks,
             round_trip,

@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use tokio::sync::Notify;
 
-use super::line::Line;
+use super::connection::Connection;
 use super::rights::Rights;
 use crate::protocol::Encoding;
 use crate::statistics::{Count, Counters};
@@ -36,7 +36,7 @@ pub(super) struct Connector {
 
 impl Connector {
     /// A new connection. Its events are heard as the purpose needs it.
-    pub fn connect(&self, purpose: Purpose) -> Pending<Arc<Line>> {
+    pub fn connect(&self, purpose: Purpose) -> Pending<Arc<Connection>> {
         let is_closed = Arc::new(AtomicBool::new(false));
         let (closed, context) = (Arc::clone(&is_closed), Arc::downgrade(&self.context));
         let events = Arc::new(move |event: Event| {
@@ -50,7 +50,7 @@ impl Connector {
             }
         });
         let connecting = self.context.transport.connect(self.address.as_deref(), purpose, events);
-        Box::pin(async move { Ok::<_, Failure>(Arc::new(Line::new(connecting.await?, is_closed))) })
+        Box::pin(async move { Ok::<_, Failure>(Arc::new(Connection::new(connecting.await?, is_closed))) })
     }
 
     /// Counts commands that are sent.

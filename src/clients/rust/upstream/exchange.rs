@@ -13,10 +13,10 @@ use tokio::task::yield_now;
 use tokio::time::{timeout, timeout_at, Duration, Instant};
 
 use super::batch::Batch;
+use super::connection::{Connection, Turn};
 use super::health::{failure, is_read_only, redirection};
-use super::line::Line;
-use super::node_health::NodeHealth;
 use super::reaper::Reaper;
+use super::server_health::ServerHealth;
 use crate::protocol::Command;
 use crate::reason::Reason;
 use crate::transport::{Failure, Pending, Reply};
@@ -33,7 +33,7 @@ pub(crate) struct Settled {
     pub reply: Result<Reply, Failure>,
     /// Before it was written.
     pub sent: Instant,
-    pub line: Arc<Line>,
+    pub connection: Arc<Connection>,
     pub batch: Batch,
     /// What would have been done had nobody waited.
     pub owner: Owner,
@@ -78,7 +78,7 @@ pub(crate) enum Owner {
     /// The exchange itself: it gives back what it can.
     #[default]
     Exchange,
-    /// The same, once its caller knows how many units are granted. Without a word, the caller has gone away.
+    /// The same, once its caller knows how many units are granted. Without a word, the caller has gone.
     Caller(oneshot::Receiver<u64>),
     Settle(Settle),
 }
@@ -91,12 +91,18 @@ pub(crate) struct Exchange {
 
 struct Owned {
     reply: Pending<Reply>,
-    node: Arc<NodeHealth>,
-    line: Arc<Line>,
+    server: Arc<ServerHealth>,
+    connection: Arc<Connection>,
     batch: Batch,
     owner: Owner,
+    /// Kept until the end, where it had to wait for one.
+    _turn: Option<Turn>,
+    /// A reply that takes longer is late.
+    timeout: Duration,
     /// When it was first polled, and so queued.
     sent: Option<Instant>,
+    /// Few others were unanswered then: the time until its reply is the link's.
+    is_measured: bool,
     /// It has followed a redirection.
     is_redirected: bool,
     /// No reply has come in time.
@@ -107,17 +113,40 @@ struct Owned {
 
 impl Exchange {
     pub fn new(
-        node: Arc<NodeHealth>,
-        line: Arc<Line>,
+        server: Arc<ServerHealth>,
+        (connection, turn): (Arc<Connection>, Option<Turn>),
         batch: Batch,
         owner: Owner,
-        is_redirected: bool,
         reaper: &Reaper,
     ) -> Self {
-        let reply = batch.send(&line);
-        let owned =
-            Owned { reply, node, line, batch, owner, sent: None, is_redirected, is_late: false, is_failure: false };
+        let owned = Owned {
+            reply: batch.send(&connection),
+            timeout: server.timeout(),
+            server,
+            connection,
+            batch,
+            owner,
+            _turn: turn,
+            sent: None,
+            is_measured: false,
+            is_redirected: false,
+            is_late: false,
+            is_failure: false,
+        };
         Self { owned: Some(owned), reaper: reaper.clone() }
+    }
+
+    /// For a caller that waits until an instant: its reply is in time until then.
+    pub fn until(mut self, deadline: Instant) -> Self {
+        let owned = self.owned.as_mut().expect("it is not polled yet");
+        owned.timeout = owned.timeout.max(deadline.saturating_duration_since(Instant::now()));
+        self
+    }
+
+    /// It has followed a redirection.
+    pub fn redirected(mut self) -> Self {
+        self.owned.as_mut().expect("it is not polled yet").is_redirected = true;
+        self
     }
 
     /// Waits for as long as the reply may come, and tells the breaker meanwhile: for owners that have the time.
@@ -153,21 +182,21 @@ impl Owned {
         if self.sent.is_none() {
             let now = Instant::now();
             self.sent = Some(now);
-            self.line.sent(self.batch.len(), now);
-            self.node.sent(self.batch.len());
+            self.is_measured = self.connection.sent(self.batch.len(), now);
+            self.server.sent(self.batch.len());
         }
     }
 
     /// Waits for the reply, however late, and does what it asks for where nobody waits.
     async fn reap(self) {
-        let node = Arc::clone(&self.node);
+        let server = Arc::clone(&self.server);
         let mut settled = self.see_through().await;
         let told = match std::mem::take(&mut settled.owner) {
             Owner::Settle(settle) => return settle(settled),
             Owner::Caller(told) => told.await.ok(),
             Owner::Exchange => None,
         };
-        node.unclaimed(settled.batch.granted(&settled.reply));
+        server.unclaimed(settled.batch.granted(&settled.reply));
         if told.is_none() && settled.batch.is_left_to_its_caller() {
             return;
         }
@@ -175,43 +204,42 @@ impl Owned {
         if settled.undo(told, 0).is_empty() {
             return;
         }
-        node.identify(&settled.line).await;
-        let Some(since) = settled.line.unix_ms(settled.sent) else { return };
+        server.identify(&settled.connection).await;
+        let Some(since) = settled.connection.unix_ms(settled.sent) else { return };
         let undo = settled.undo(told, since);
         // To the server that counted it: over the same connection.
-        node.sent(undo.len());
-        let _ = timeout(GIVEN_UP, settled.line.send_all(&undo)).await;
+        server.sent(undo.len());
+        let _ = timeout(GIVEN_UP, settled.connection.send_all(&undo)).await;
     }
 
     async fn see_through(mut self) -> Settled {
         self.begin();
         let sent = self.sent.unwrap_or_else(Instant::now);
-        let timeout = self.node.timeout();
-        if let Some(reply) = self.reply_until(sent + timeout).await {
+        if let Some(reply) = self.reply_until(sent + self.timeout).await {
             return self.answered(reply);
         }
         self.late();
         // Others may be answered on the connection after this was sent, and nobody from then on.
         while sent.elapsed() < GIVEN_UP {
-            let silence = self.node.silence();
-            let silent = self.line.quiet_since().max(sent) + silence;
+            let silence = self.server.silence();
+            let silent = self.connection.quiet_since().max(sent) + silence;
             if let Some(reply) = self.reply_until(silent.min(sent + GIVEN_UP)).await {
                 return self.answered(reply);
             }
-            if self.line.is_silent(silence, Instant::now()) {
+            if self.connection.is_silent(silence, Instant::now()) {
                 // A server that is back over another connection is judged by that one.
-                if self.node.uses(&self.line) {
-                    self.node.open(&Reason::NoAnswer.because("the connection is silent"), self.batch.key());
+                if self.server.uses(&self.connection) {
+                    self.server.open(&Reason::NoAnswer.because("the connection is silent"), self.batch.key());
                 }
                 break;
             }
         }
-        while sent.elapsed() < GIVEN_UP && !self.node.is_back_without(&self.line) {
+        while sent.elapsed() < GIVEN_UP && !self.server.is_back_without(&self.connection) {
             if let Some(reply) = self.reply_until((Instant::now() + LOOK).min(sent + GIVEN_UP)).await {
                 return self.answered(reply);
             }
         }
-        self.line.retire();
+        self.connection.retire();
         self.answered(Err(Failure::Connection(Reason::NoAnswer.because("given up: the connection is silent"))))
     }
 
@@ -229,44 +257,48 @@ impl Owned {
         None
     }
 
-    /// No reply in time. While others come in time, the server is there.
+    /// No reply in time. While others come in time, or are known to be slow, the server is there.
     fn late(&mut self) {
         self.is_late = true;
         let now = Instant::now();
         let sent = self.sent.unwrap_or(now);
-        if self.line.was_in_time(self.node.timeout(), now) || !self.line.fails_again(sent, now) {
+        let is_there = self.connection.was_in_time(self.timeout, now) || self.server.slow.above(self.timeout).is_some();
+        if is_there || !self.connection.fails_again(sent, now) {
             return;
         }
         self.is_failure = true;
-        self.node.failed(&Reason::NoAnswer.because("no reply in time"), self.batch.key());
+        self.server.failed(&Reason::NoAnswer.because("no reply in time"), self.batch.key());
     }
 
     /// Tells the breaker what came.
     fn answered(mut self, reply: Result<Reply, Failure>) -> Settled {
         let now = Instant::now();
         let sent = self.sent.unwrap_or(now);
-        self.line.heard(self.batch.len(), now);
-        if reply.is_ok() && self.line.is_look_due(now) {
-            self.node.look(&self.line);
+        self.connection.heard(self.batch.len(), now);
+        if reply.is_ok() && self.connection.is_look_due(now) {
+            self.server.look(&self.connection);
         }
         if reply.is_err() || is_read_only(&reply) {
-            self.line.retire();
+            self.connection.retire();
         }
         let round_trip = now.saturating_duration_since(sent);
         match failure(&reply, self.is_redirected) {
             Some(_) if self.is_late => {}
-            Some(cause) if self.line.fails_again(sent, now) => self.node.failed(&cause, self.batch.key()),
+            Some(cause) if self.connection.fails_again(sent, now) => self.server.failed(&cause, self.batch.key()),
             Some(_) => {}
             // A redirection clears no failures: nothing was executed.
             None if reply.as_ref().ok().and_then(redirection).is_some() => {}
-            None if self.is_late => self.node.slow(round_trip, self.is_failure),
-            None => self.node.answered(&self.line, &reply, round_trip, &self.batch),
+            None if self.is_late => {
+                let (is_measured, was_failure) = (self.is_measured, self.is_failure);
+                self.server.late(round_trip, self.timeout, is_measured, was_failure, self.batch.key());
+            }
+            None => self.server.answered(&self.connection, &reply, round_trip, self.is_measured, &self.batch),
         }
         self.sent = None; // the account is settled
         let mut settled = Settled {
             reply,
             sent,
-            line: Arc::clone(&self.line),
+            connection: Arc::clone(&self.connection),
             batch: std::mem::replace(&mut self.batch, Batch::Several(Vec::new())),
             owner: std::mem::take(&mut self.owner),
         };
@@ -280,7 +312,7 @@ impl Owned {
 impl Drop for Owned {
     fn drop(&mut self) {
         if self.sent.is_some() {
-            self.line.given_up(self.batch.len());
+            self.connection.given_up(self.batch.len());
         }
     }
 }

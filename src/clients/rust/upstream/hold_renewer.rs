@@ -14,8 +14,8 @@ use tokio::sync::mpsc::{unbounded_channel, UnboundedReceiver, UnboundedSender, W
 use tokio::sync::{oneshot, watch};
 use tokio::time::{sleep_until, Instant};
 
+use super::asking::Upstream;
 use super::exchange::Settled;
-use super::link::Link;
 use super::moment::Moment;
 use crate::clock::ms;
 use crate::error::Error;
@@ -101,7 +101,7 @@ fn over(sent: Moment, ttl: Duration) -> Moment {
 /// The handle of the renewing task. Cheap to clone.
 #[derive(Clone)]
 pub(crate) struct HoldRenewer {
-    link: Arc<Link>,
+    upstream: Arc<Upstream>,
     inbox: Arc<OnceLock<UnboundedSender<Message>>>,
 }
 
@@ -133,12 +133,12 @@ pub(crate) struct Settlement {
 }
 
 impl HoldRenewer {
-    pub fn new(link: &Arc<Link>) -> Self {
-        Self { link: Arc::clone(link), inbox: Arc::default() }
+    pub fn new(upstream: &Arc<Upstream>) -> Self {
+        Self { upstream: Arc::clone(upstream), inbox: Arc::default() }
     }
 
-    pub fn link(&self) -> &Arc<Link> {
-        &self.link
+    pub fn upstream(&self) -> &Arc<Upstream> {
+        &self.upstream
     }
 
     /// Renews a hold that was granted or renewed by what was sent at a moment, until it is released or lost.
@@ -178,7 +178,7 @@ impl HoldRenewer {
     fn tell(&self, message: Message) {
         let inbox = self.inbox.get_or_init(|| {
             let (sender, inbox) = unbounded_channel();
-            let task = Task::new(&self.link, sender.downgrade());
+            let task = Task::new(&self.upstream, sender.downgrade());
             match tokio::runtime::Handle::try_current() {
                 Ok(runtime) => drop(runtime.spawn(task.run(inbox))),
                 Err(_) => drop(inbox), // the runtime has ended, and the server ends what is held
@@ -193,7 +193,7 @@ impl HoldRenewer {
 type Group = (Arc<[u8]>, Duration);
 
 struct Task {
-    link: Arc<Link>,
+    upstream: Arc<Upstream>,
     /// For replies that come late.
     inbox: WeakUnboundedSender<Message>,
     groups: HashMap<Group, HashMap<Id, Kept>>,
@@ -227,9 +227,9 @@ enum Done {
 }
 
 impl Task {
-    fn new(link: &Arc<Link>, inbox: WeakUnboundedSender<Message>) -> Self {
+    fn new(upstream: &Arc<Upstream>, inbox: WeakUnboundedSender<Message>) -> Self {
         Self {
-            link: Arc::clone(link),
+            upstream: Arc::clone(upstream),
             inbox,
             groups: HashMap::new(),
             due: BTreeSet::new(),
@@ -278,7 +278,7 @@ impl Task {
                 Message::Settle(settlement) => {
                     settlement.holds.iter().for_each(|hold| self.forget(hold));
                     self.owed += 1;
-                    self.exchanges.push(Box::pin(settle(Arc::clone(&self.link), settlement)));
+                    self.exchanges.push(Box::pin(settle(Arc::clone(&self.upstream), settlement)));
                 }
                 Message::Renewed(renewal) => self.renewed(renewal),
                 Message::WhenSettled(done) => self.waiting.push(done),
@@ -287,7 +287,7 @@ impl Task {
         for (group, ids) in released {
             for ids in ids.chunks(MOST_IDS) {
                 self.owed += 1;
-                self.exchanges.push(Box::pin(release(Arc::clone(&self.link), group.clone(), ids.to_vec())));
+                self.exchanges.push(Box::pin(release(Arc::clone(&self.upstream), group.clone(), ids.to_vec())));
             }
         }
     }
@@ -348,7 +348,7 @@ impl Task {
             lost += u64::from(is_over && hold.life.lose());
             !is_over
         });
-        self.link.count(Count::HoldsLost, lost);
+        self.upstream.count(Count::HoldsLost, lost);
         let is_due = holds.values().any(|hold| hold.due <= now);
         let ids: Vec<Id> = if is_due { holds.keys().cloned().collect() } else { Vec::new() };
         if is_due {
@@ -362,7 +362,7 @@ impl Task {
         }
         for ids in ids.chunks(MOST_IDS) {
             self.exchanges.push(Box::pin(renew(
-                Arc::clone(&self.link),
+                Arc::clone(&self.upstream),
                 self.inbox.clone(),
                 group.clone(),
                 ids.to_vec(),
@@ -385,7 +385,7 @@ impl Task {
                 holds.remove(id);
             }
         }
-        self.link.count(Count::HoldsLost, lost);
+        self.upstream.count(Count::HoldsLost, lost);
         if holds.is_empty() {
             self.look_no_more_at(&group);
         }
@@ -393,39 +393,39 @@ impl Task {
 }
 
 /// Renews holds of a key once. A reply that comes later becomes a message.
-async fn renew(link: Arc<Link>, inbox: WeakUnboundedSender<Message>, group: Group, ids: Vec<Id>) -> Done {
+async fn renew(upstream: Arc<Upstream>, inbox: WeakUnboundedSender<Message>, group: Group, ids: Vec<Id>) -> Done {
     let sent = Moment::now();
     let command = Command::Renew { key: Arc::clone(&group.0), ttl: ms(group.1), ids: ids.clone() };
     let late = {
-        let (link, group, ids) = (Arc::clone(&link), group.clone(), ids.clone());
+        let (upstream, group, ids) = (Arc::clone(&upstream), group.clone(), ids.clone());
         Box::new(move |settled: Settled| {
-            let reply = link.understood(settled.reply, &group.0);
+            let reply = upstream.understood(settled.reply, &group.0);
             if let Some(inbox) = inbox.upgrade() {
                 let _ = inbox.send(Message::Renewed(Renewal { group, ids, sent, reply }));
             }
         })
     };
-    let reply = link.insist(command, sent.instant + group.1 / RETRIES, Some(late)).await;
+    let reply = upstream.insist(command, sent.instant + group.1 / RETRIES, Some(late)).await;
     Done::Renewed(Renewal { group, ids, sent, reply })
 }
 
 /// Releases holds of a key, again and again until that is answered, or they have ended.
-async fn release(link: Arc<Link>, group: Group, ids: Vec<Id>) -> Done {
+async fn release(upstream: Arc<Upstream>, group: Group, ids: Vec<Id>) -> Done {
     let (key, ttl) = group;
-    let _ = until_answered(&link, &Command::Release { key, ids }, ttl, Instant::now() + ttl).await;
+    let _ = until_answered(&upstream, &Command::Release { key, ids }, ttl, Instant::now() + ttl).await;
     Done::Released
 }
 
 /// Settles an admission, again and again until that is answered, or its hold would have ended.
-async fn settle(link: Arc<Link>, settlement: Settlement) -> Done {
+async fn settle(upstream: Arc<Upstream>, settlement: Settlement) -> Done {
     let Settlement { name, command, beyond, holds, done } = settlement;
-    let (reply, tries) = until_answered(&link, &command, name.ttl, Instant::now() + name.ttl).await;
+    let (reply, tries) = until_answered(&upstream, &command, name.ttl, Instant::now() + name.ttl).await;
     let settled = match reply.and_then(|reply| reply.changes()) {
         // Tried once, it was not this that has ended the hold before.
         Ok(None) if tries == 1 => {
             for command in beyond {
                 // Asked once: what is recorded twice counts twice.
-                let _ = link.insist(command, Instant::now() + name.ttl / RETRIES, None).await;
+                let _ = upstream.insist(command, Instant::now() + name.ttl / RETRIES, None).await;
             }
             Ok(None)
         }
@@ -435,18 +435,23 @@ async fn settle(link: Arc<Link>, settlement: Settlement) -> Done {
     let have_ended = matches!(settled, Ok(Some(_)) | Err(Error::Unavailable(_)));
     let _ = done.send(settled);
     let left = holds.into_iter().filter(|_| !have_ended);
-    join_all(left.map(|HoldName { key, id, ttl }| release(Arc::clone(&link), (key, ttl), vec![id]))).await;
+    join_all(left.map(|HoldName { key, id, ttl }| release(Arc::clone(&upstream), (key, ttl), vec![id]))).await;
     Done::Settled(name)
 }
 
 /// Asks every tenth of a time to live, and when a server is back, until an instant; the answer, and how often it was
 /// asked.
-async fn until_answered(link: &Link, command: &Command, ttl: Duration, until: Instant) -> (Result<Reply, Error>, u32) {
+async fn until_answered(
+    upstream: &Upstream,
+    command: &Command,
+    ttl: Duration,
+    until: Instant,
+) -> (Result<Reply, Error>, u32) {
     let mut tries = 0;
     loop {
-        let (next, is_back) = (Instant::now() + ttl / RETRIES, link.is_back());
+        let (next, is_back) = (Instant::now() + ttl / RETRIES, upstream.is_back());
         let asking = async {
-            match link.insist(command.clone(), next, None).await {
+            match upstream.insist(command.clone(), next, None).await {
                 Err(Error::Unavailable(_)) if next < until => {
                     sleep_until(next).await;
                     None

@@ -5,7 +5,7 @@ use tokio::sync::oneshot;
 
 use super::exchange::Owner;
 
-/// The caller's side. Dropped without a decision, the caller has gone away.
+/// The caller's side. Dropped without a decision, the caller has gone.
 #[derive(Default)]
 pub(crate) struct Outcome {
     told: Mutex<Option<oneshot::Sender<u64>>>,

@@ -12,8 +12,8 @@ use tokio::time::{sleep, timeout, Duration};
 
 use super::breaker::{pauses, Breaker};
 use super::connector::Context;
-use super::node::Node;
 use super::rights::Right;
+use super::server::Server;
 use crate::error::{Cause, Error};
 use crate::protocol::Command;
 use crate::reason::Reason;
@@ -28,7 +28,7 @@ const PATIENCE: Duration = Duration::from_secs(1);
 
 /// The server that was opened, or the cluster: from the beginning, or once the server turns out to be part of one.
 pub(super) struct Topology {
-    opened: Arc<Node>,
+    opened: Arc<Server>,
     cluster: Arc<OnceLock<Arc<Cluster>>>,
     /// The look at the cluster that the opened server is part of. It is nobody's: requests only wait for it.
     joining: Mutex<Option<Joining>>,
@@ -53,16 +53,16 @@ type Lookup = watch::Receiver<Option<Result<(), Cause>>>;
 
 #[derive(Default)]
 struct Nodes {
-    by_address: HashMap<Arc<str>, Arc<Node>>,
+    by_address: HashMap<Arc<str>, Arc<Server>>,
     by_slot: BySlot,
 }
 
 /// An entry for each of the 16,384 slots, whose numbers the library keeps to itself.
-type BySlot = HashMap<Slot, Arc<Node>, ahash::RandomState>;
+type BySlot = HashMap<Slot, Arc<Server>, ahash::RandomState>;
 
 impl Topology {
     pub fn new(context: &Arc<Context>) -> Self {
-        let (opened, seeds) = (Node::new(None, Arc::clone(context)), context.transport.seeds());
+        let (opened, seeds) = (Server::new(None, Arc::clone(context)), context.transport.seeds());
         let cluster = Arc::new(OnceLock::new());
         if !seeds.is_empty() {
             let _ = cluster.set(Cluster::of(context, seeds));
@@ -71,7 +71,7 @@ impl Topology {
     }
 
     /// The node that has a key, as far as is known already.
-    pub fn known(&self, key: &[u8]) -> Option<Arc<Node>> {
+    pub fn known(&self, key: &[u8]) -> Option<Arc<Server>> {
         match self.cluster.get() {
             None => Some(Arc::clone(&self.opened)),
             Some(cluster) => cluster.known(key),
@@ -79,23 +79,23 @@ impl Topology {
     }
 
     /// The node that has a key.
-    pub async fn node(&self, key: &[u8]) -> Result<Arc<Node>, Error> {
+    pub async fn server(&self, key: &[u8]) -> Result<Arc<Server>, Error> {
         match self.cluster.get() {
             None => Ok(Arc::clone(&self.opened)),
-            Some(cluster) => cluster.node(key).await,
+            Some(cluster) => cluster.server(key).await,
         }
     }
 
     /// The node at an address that another one named; `None` where only the opened server is asked. Where a slot has
     /// moved there, it stays there.
-    pub fn redirected(&self, key: &[u8], address: &str, has_moved: bool) -> Option<Arc<Node>> {
+    pub fn redirected(&self, key: &[u8], address: &str, has_moved: bool) -> Option<Arc<Server>> {
         let cluster = self.cluster.get()?;
-        let node = cluster.at(address);
+        let server = cluster.at(address);
         if has_moved {
-            cluster.nodes.write().by_slot.insert(Slot::for_key(key), Arc::clone(&node));
+            cluster.nodes.write().by_slot.insert(Slot::for_key(key), Arc::clone(&server));
             cluster.context.slots_are_stale.store(true, Ordering::Release);
         }
-        Some(node)
+        Some(server)
     }
 
     /// Becomes a client of the cluster that the opened server is part of; whether it is one. Where none of the addresses
@@ -118,19 +118,19 @@ impl Topology {
         joined.is_ok_and(|joined| *joined == Some(true))
     }
 
-    /// Whether the node that has a key is believed to be away.
-    pub fn is_away(&self, key: &[u8]) -> bool {
+    /// Whether the node that has a key is believed to be unavailable.
+    pub fn is_unavailable(&self, key: &[u8]) -> bool {
         match self.cluster.get() {
             None => self.opened.health.is_unavailable(),
             Some(cluster) => match cluster.known(key) {
-                Some(node) => node.health.is_unavailable(),
+                Some(server) => server.health.is_unavailable(),
                 None => cluster.breaker.is_open(),
             },
         }
     }
 
     /// All nodes that are known.
-    pub fn nodes(&self) -> Vec<Arc<Node>> {
+    pub fn nodes(&self) -> Vec<Arc<Server>> {
         match self.cluster.get() {
             None => vec![Arc::clone(&self.opened)],
             Some(cluster) => cluster.nodes.read().by_address.values().map(Arc::clone).collect(),
@@ -143,7 +143,7 @@ impl Topology {
             None => vec![self.opened.health.state()],
             Some(cluster) => {
                 let nodes = cluster.nodes.read();
-                let mut states: Vec<_> = nodes.by_address.values().map(|node| node.health.state()).collect();
+                let mut states: Vec<_> = nodes.by_address.values().map(|server| server.health.state()).collect();
                 if states.is_empty() || cluster.breaker.is_open() {
                     let address = cluster.context.transport.address();
                     states.push(cluster.breaker.state(address, cluster.context.rights.missing(), None));
@@ -166,7 +166,7 @@ impl Cluster {
         })
     }
 
-    fn known(self: &Arc<Self>, key: &[u8]) -> Option<Arc<Node>> {
+    fn known(self: &Arc<Self>, key: &[u8]) -> Option<Arc<Server>> {
         if self.context.slots_are_stale.swap(false, Ordering::AcqRel) {
             // Requests go on by what is known meanwhile.
             self.lookup();
@@ -174,9 +174,9 @@ impl Cluster {
         self.nodes.read().by_slot.get(&Slot::for_key(key)).map(Arc::clone)
     }
 
-    async fn node(self: &Arc<Self>, key: &[u8]) -> Result<Arc<Node>, Error> {
-        if let Some(node) = self.known(key) {
-            return Ok(node);
+    async fn server(self: &Arc<Self>, key: &[u8]) -> Result<Arc<Server>, Error> {
+        if let Some(server) = self.known(key) {
+            return Ok(server);
         }
         if self.breaker.is_open() {
             return Err(Error::Unavailable(self.breaker.cause()));
@@ -186,7 +186,7 @@ impl Cluster {
             return Err(Error::Unavailable(cause.clone()));
         }
         self.known(key).ok_or_else(|| {
-            Error::Unavailable(Reason::Code("CLUSTERDOWN").because("CLUSTERDOWN no node has the key's slot"))
+            Error::Unavailable(Reason::Code("CLUSTERDOWN").because("CLUSTERDOWN no server has the key's slot"))
         })
     }
 
@@ -200,15 +200,15 @@ impl Cluster {
         lookup.get_or_insert_with(begin).clone()
     }
 
-    fn at(&self, address: &str) -> Arc<Node> {
+    fn at(&self, address: &str) -> Arc<Server> {
         let mut nodes = self.nodes.write();
-        if let Some(node) = nodes.by_address.get(address) {
-            return Arc::clone(node);
+        if let Some(server) = nodes.by_address.get(address) {
+            return Arc::clone(server);
         }
         let address: Arc<str> = address.into();
-        let node = Node::new(Some(Arc::clone(&address)), Arc::clone(&self.context));
-        nodes.by_address.insert(address, Arc::clone(&node));
-        node
+        let server = Server::new(Some(Arc::clone(&address)), Arc::clone(&self.context));
+        nodes.by_address.insert(address, Arc::clone(&server));
+        server
     }
 
     /// Asks all nodes that are known for the slots. The table with the most slots is believed, and the first with all of
@@ -220,7 +220,7 @@ impl Cluster {
         addresses.dedup();
         let mut asking: FuturesUnordered<_> =
             addresses.into_iter().map(|address| timed(ask(&self.context, address))).collect();
-        let mut best = Err(Failure::Connection(Reason::NoAnswer.because("no node tells the slots")));
+        let mut best = Err(Failure::Connection(Reason::NoAnswer.because("no server tells the slots")));
         while let Some(told) = asking.next().await {
             let slots = |told: &Result<Vec<Range>, _>| told.as_deref().map_or(0, covered);
             if best.is_err() || slots(&told) > slots(&best) {
@@ -233,8 +233,8 @@ impl Cluster {
         let ranges = best?;
         let mut by_slot = BySlot::with_capacity_and_hasher(covered(&ranges), ahash::RandomState::default());
         for (first, last, address) in &ranges {
-            let node = self.at(address);
-            by_slot.extend((*first..=*last).filter_map(Slot::new).map(|slot| (slot, Arc::clone(&node))));
+            let server = self.at(address);
+            by_slot.extend((*first..=*last).filter_map(Slot::new).map(|slot| (slot, Arc::clone(&server))));
         }
         let mut nodes = self.nodes.write();
         nodes.by_address.retain(|address, _| ranges.iter().any(|(_, _, told)| **told == **address));
@@ -304,7 +304,7 @@ async fn look_up(cluster: Weak<Cluster>, done: watch::Sender<Option<Result<(), C
                     cluster.context.counters.count(Count::Failures, 1);
                     if cluster.breaker.open(&cause) {
                         cluster.context.counters.count(Count::Opened, 1);
-                        tracing::warn!("cannot read the slots of the cluster {address} from any node ({cause:#})");
+                        tracing::warn!("cannot read the slots of the cluster {address} from any server ({cause:#})");
                     }
                     done.send_replace(Some(Err(cause)));
                 }
@@ -315,7 +315,7 @@ async fn look_up(cluster: Weak<Cluster>, done: watch::Sender<Option<Result<(), C
 }
 
 async fn timed<T>(asking: impl std::future::Future<Output = Result<T, Failure>>) -> Result<T, Failure> {
-    let late = |_| Failure::Connection(Reason::NoAnswer.because("no node tells the slots"));
+    let late = |_| Failure::Connection(Reason::NoAnswer.because("no server tells the slots"));
     timeout(PATIENCE, asking).await.map_err(late).and_then(|asked| asked)
 }
 

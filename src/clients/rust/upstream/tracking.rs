@@ -6,9 +6,9 @@ use std::sync::{Arc, Weak};
 use parking_lot::Mutex;
 use tokio::time::{sleep, timeout, Duration, Instant};
 
+use super::connection::Connection;
 use super::connector::Connector;
 use super::health::is_failure;
-use super::line::Line;
 use super::rights::Right;
 use crate::protocol::Command;
 use crate::reason::Reason;
@@ -21,7 +21,7 @@ const PATIENCE: Duration = Duration::from_secs(1);
 
 pub(super) struct Tracking {
     connector: Connector,
-    line: Mutex<Option<Arc<Line>>>,
+    connection: Mutex<Option<Arc<Connection>>>,
     connecting: tokio::sync::Mutex<()>,
     /// The server, or a proxy before it, has no tracking, or not for this user.
     is_refused: AtomicBool,
@@ -29,8 +29,9 @@ pub(super) struct Tracking {
 
 impl Tracking {
     pub fn new(connector: &Connector) -> Arc<Self> {
-        let (line, connecting, is_refused) = (Mutex::default(), tokio::sync::Mutex::default(), AtomicBool::new(false));
-        Arc::new(Self { connector: connector.clone(), line, connecting, is_refused })
+        let (connection, connecting, is_refused) =
+            (Mutex::default(), tokio::sync::Mutex::default(), AtomicBool::new(false));
+        Arc::new(Self { connector: connector.clone(), connection, connecting, is_refused })
     }
 
     /// Whether the server can announce changed keys.
@@ -40,8 +41,8 @@ impl Tracking {
 
     /// Forgets the connection, and with it all that was known.
     pub fn renew(&self) {
-        if let Some(line) = self.line.lock().take() {
-            line.retire();
+        if let Some(connection) = self.connection.lock().take() {
+            connection.retire();
             (self.connector.context.changes)(Event::AllChanged);
         }
         self.is_refused.store(false, Ordering::Relaxed);
@@ -50,31 +51,31 @@ impl Tracking {
     /// Sends reads whose keys are tracked from then on.
     pub async fn read(self: &Arc<Self>, commands: &[Command]) -> Result<Reply, Failure> {
         let late = |_| Failure::Connection(Reason::NoAnswer.because("the tracking connection is late"));
-        let line = timeout(PATIENCE, self.line()).await.map_err(late)??;
+        let connection = timeout(PATIENCE, self.connection()).await.map_err(late)??;
         self.connector.sent(commands.len());
-        let reply = timeout(PATIENCE, line.send_all(commands)).await.map_err(late).and_then(|reply| reply);
-        line.heard(0, Instant::now());
+        let reply = timeout(PATIENCE, connection.send_all(commands)).await.map_err(late).and_then(|reply| reply);
+        connection.heard(0, Instant::now());
         if reply.is_err() {
-            self.lost(&line);
+            self.lost(&connection);
         }
         reply
     }
 
-    async fn line(self: &Arc<Self>) -> Result<Arc<Line>, Failure> {
-        if let Some(line) = self.current() {
-            return Ok(line);
+    async fn connection(self: &Arc<Self>) -> Result<Arc<Connection>, Failure> {
+        if let Some(connection) = self.current() {
+            return Ok(connection);
         }
         let _connecting = self.connecting.lock().await;
-        if let Some(line) = self.current() {
-            return Ok(line);
+        if let Some(connection) = self.current() {
+            return Ok(connection);
         }
         let rights = &self.connector.context.rights;
         match self.connector.connect(Purpose::Tracking).await {
-            Ok(line) => {
+            Ok(connection) => {
                 rights.is_there(Right::Tracking);
-                *self.line.lock() = Some(Arc::clone(&line));
-                tokio::spawn(watch(Arc::downgrade(self), Arc::clone(&line)));
-                Ok(line)
+                *self.connection.lock() = Some(Arc::clone(&connection));
+                tokio::spawn(watch(Arc::downgrade(self), Arc::clone(&connection)));
+                Ok(connection)
             }
             Err(failure) => {
                 if let Failure::Refused(text) = &failure {
@@ -88,30 +89,30 @@ impl Tracking {
         }
     }
 
-    fn current(&self) -> Option<Arc<Line>> {
-        self.line.lock().as_ref().filter(|line| !line.is_closed()).map(Arc::clone)
+    fn current(&self) -> Option<Arc<Connection>> {
+        self.connection.lock().as_ref().filter(|connection| !connection.is_closed()).map(Arc::clone)
     }
 
     /// This connection announces nothing any more.
-    fn lost(&self, line: &Arc<Line>) {
-        line.retire();
-        self.line.lock().take_if(|current| Arc::ptr_eq(current, line));
+    fn lost(&self, connection: &Arc<Connection>) {
+        connection.retire();
+        self.connection.lock().take_if(|current| Arc::ptr_eq(current, connection));
         (self.connector.context.changes)(Event::AllChanged);
     }
 }
 
 /// Pings a tracking connection that has gone silent: while everything is denied locally, no request would notice that
 /// it is half open.
-async fn watch(tracking: Weak<Tracking>, line: Arc<Line>) {
+async fn watch(tracking: Weak<Tracking>, connection: Arc<Connection>) {
     loop {
         sleep(SILENCE).await;
         let Some(tracking) = tracking.upgrade() else { return };
-        if line.is_closed() {
+        if connection.is_closed() {
             return;
         }
         let patience = tracking.connector.context.timeout.max(Duration::from_millis(1));
-        if !matches!(timeout(patience, line.send(&Command::server(&["PING"]))).await, Ok(Ok(_))) {
-            tracking.lost(&line);
+        if !matches!(timeout(patience, connection.send(&Command::server(&["PING"]))).await, Ok(Ok(_))) {
+            tracking.lost(&connection);
             return;
         }
     }

@@ -4,15 +4,15 @@ use std::sync::Arc;
 
 use parking_lot::Mutex;
 
+use super::connection::Connection;
 use super::connector::Connector;
-use super::line::Line;
 use crate::protocol::Command;
 use crate::transport::{Failure, Purpose, Reply};
 
 /// Connections on which commands wait, one each.
 pub(super) struct Waiting {
     connector: Connector,
-    idle: Mutex<Vec<Arc<Line>>>,
+    idle: Mutex<Vec<Arc<Connection>>>,
 }
 
 impl Waiting {
@@ -23,19 +23,19 @@ impl Waiting {
     /// Sends a command over a connection of its own; the reply, and whether the script gave it, which does not wait.
     /// The connection is closed when this is dropped: the server then stops waiting.
     pub async fn send(&self, command: &Command) -> Result<(Reply, bool), Failure> {
-        let line = match self.idle() {
-            Some(line) => line,
+        let connection = match self.idle() {
+            Some(connection) => connection,
             None => self.connector.connect(Purpose::Waiting).await?,
         };
         self.connector.sent(1);
-        let reply = line.send(command).await?;
-        let is_scripted = line.is_scripted();
-        self.idle.lock().push(line);
+        let reply = connection.send(command).await?;
+        let is_scripted = connection.is_scripted();
+        self.idle.lock().push(connection);
         Ok((reply, is_scripted))
     }
 
-    fn idle(&self) -> Option<Arc<Line>> {
+    fn idle(&self) -> Option<Arc<Connection>> {
         let mut idle = self.idle.lock();
-        std::iter::from_fn(|| idle.pop()).find(|line| !line.is_closed())
+        std::iter::from_fn(|| idle.pop()).find(|connection| !connection.is_closed())
     }
 }

@@ -10,7 +10,7 @@ use serde_json::{json, Value};
 
 use super::decode::Id;
 use crate::core::{Answer, DeniedKey, KeyInfo, TakenHold};
-use crate::protocol::headers::{self, Told};
+use crate::protocol::headers::{self, Limited};
 
 /// In ms: the next hold may end at any time.
 const NEXT_PLACE: i64 = 1000;
@@ -75,7 +75,7 @@ impl DecisionReply {
     pub fn response(self, window: u64) -> Response {
         let left = self.remaining.zip(self.reset_after.map(Duration::from_millis));
         let told =
-            Told { name: "default".into(), limit: self.limit, window: Some(Duration::from_millis(window)), left };
+            Limited { name: "default".into(), limit: self.limit, window: Some(Duration::from_millis(window)), left };
         let headers = headers::of_limits([told].into_iter());
         (headers, with_status(self.is_denied(), self.retry_header, Json(self))).into_response()
     }

@@ -6,7 +6,7 @@ use axum::response::{IntoResponse, Response};
 use crate::config::limits::NetworkDecision;
 use crate::config::settings::Settings;
 use crate::core::{retry_after, Answer, Plan};
-use crate::protocol::headers::{self, Told};
+use crate::protocol::headers::{self, Limited};
 
 /// Whether the proxy may forward the request, and the headers for its response.
 #[derive(Default)]
@@ -47,7 +47,7 @@ pub fn permission(plan: &Plan, answers: &[Answer], settings: &Settings) -> Permi
                 name => name.to_string(),
             };
             let left = answer.remaining.zip(answer.reset_after);
-            Told { name: name.into(), limit: limit.units, window: limit.per.window(), left }
+            Limited { name: name.into(), limit: limit.units, window: limit.per.window(), left }
         })
     });
     let mut headers = headers::of_limits(limits);

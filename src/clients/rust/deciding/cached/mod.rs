@@ -1,4 +1,4 @@
-//! The deny cache: a request that the server is known to deny is denied without asking it.
+//! The denial cache: a request that the server is known to deny is denied without asking it.
 //!
 //! After a denial, nothing as large can be granted before the server said so, unless something is given back. Where the
 //! server sends invalidations, the key is read after the denial on the connection that gets them, and that read's
@@ -27,11 +27,12 @@ use crate::decision::{Decision, Source};
 use crate::demand::Demand;
 use crate::keyed::{Bounded, Keep};
 use crate::protocol::Command;
+use crate::statistics::Counters;
 use crate::transport::Reply;
-use crate::upstream::{Link, Right};
+use crate::upstream::{Right, Upstream};
 
 /// The denials of all keys that the server is asked about.
-pub(crate) struct DenyCache {
+pub(crate) struct DenialCache {
     keys: Bounded<Arc<Memory<KnownDenial>>>,
     generations: Box<[Generation]>,
     epoch: Epoch,
@@ -60,12 +61,13 @@ const GENERATIONS: usize = 1024;
 /// Longer names are hashed.
 const LONG_NAME: usize = 64;
 
-impl DenyCache {
+impl DenialCache {
     /// Denials of at most so many keys.
-    pub fn new(max_keys: usize, max_untracked_age: Duration) -> Self {
+    pub fn new(max_keys: usize, max_untracked_age: Duration, counters: &Arc<Counters>) -> Self {
         let generations = (0..GENERATIONS).map(|_| Generation::new()).collect();
         let hashers = [RandomState::new(), RandomState::new()];
-        Self { keys: Bounded::new(max_keys), generations, epoch: Epoch::new(), max_untracked_age, hashers }
+        let keys = Bounded::new(max_keys).counting(counters);
+        Self { keys, generations, epoch: Epoch::new(), max_untracked_age, hashers }
     }
 
     /// The decision of a request that the server is known to deny.
@@ -85,7 +87,7 @@ impl DenyCache {
     /// The server denied what was sent at an instant.
     pub fn denied(
         self: &Arc<Self>,
-        link: &Arc<Link>,
+        upstream: &Arc<Upstream>,
         key: &[u8],
         demand: &Demand,
         denied: &Exact,
@@ -93,8 +95,8 @@ impl DenyCache {
         ticket: Ticket,
     ) {
         let Some(retry_after) = denied.retry_after.map(Duration::from_millis) else { return };
-        let worth = WORTH.0.max(link.round_trip(key) * WORTH.1);
-        let is_tracked = link.is_tracked(key);
+        let worth = WORTH.0.max(upstream.round_trip(key) * WORTH.1);
+        let is_tracked = upstream.is_tracked(key);
         if is_tracked && retry_after > worth {
             let memory = self.keys.get_or_make(&self.name(key), Memory::new);
             let now = Instant::now();
@@ -104,7 +106,7 @@ impl DenyCache {
             // While a read is under way, no denial is remembered: until it registers the key, changes go unnoticed.
             if memory.begin_reading() {
                 let reading = Reading { cache: Arc::clone(self), memory };
-                tokio::spawn(reading.read(Arc::clone(link), key.to_vec(), *demand));
+                tokio::spawn(reading.read(Arc::clone(upstream), key.to_vec(), *demand));
             }
             return;
         }
@@ -188,18 +190,18 @@ pub(crate) fn certain(wait: Duration) -> Duration {
 
 /// A read that registers a key for invalidations; one at a time.
 struct Reading {
-    cache: Arc<DenyCache>,
+    cache: Arc<DenialCache>,
     memory: Arc<Memory<KnownDenial>>,
 }
 
 impl Reading {
     /// Reads the key on the connection that gets invalidations, and remembers what that read says.
-    async fn read(self, link: Arc<Link>, key: Vec<u8>, demand: Demand) {
+    async fn read(self, upstream: Arc<Upstream>, key: Vec<u8>, demand: Demand) {
         let (ticket, sent) = (self.cache.ticket(&key), Instant::now());
         let commands = [Command::peek(&key, &demand), Command::pttl(&key)];
-        let Ok(replies) = link.read_tracked(&key, &commands).await else { return };
+        let Ok(replies) = upstream.read_tracked(&key, &commands).await else { return };
         let [peeked, ttl] = replies.as_slice() else { return };
-        link.heard_right(Right::Pttl, ttl);
+        upstream.heard_right(Right::Pttl, ttl);
         let Ok(decision) = peeked.decision() else { return };
         let longest = match ttl {
             // It has expired, and the server has not noticed yet.

@@ -26,7 +26,7 @@ use crate::protocol::Command;
 use crate::quota::Quota;
 use crate::statistics::Count;
 use crate::transport::Reply;
-use crate::upstream::{is_failure, Batch, Link, Node};
+use crate::upstream::{is_failure, Batch, Server, Upstream};
 
 /// So many failed synchronizations in a row, and the failure policy takes over.
 const FAILURES: u32 = 3;
@@ -34,7 +34,7 @@ const FAILURES: u32 = 3;
 const LATE: Duration = Duration::from_secs(1);
 /// How soon it is tried again to tell what is unsent, while the client is being closed.
 const AGAIN: Duration = Duration::from_millis(50);
-/// For how long what is unsent of a limiter that was dropped is kept, while the server is away.
+/// For how long what is unsent of a limiter that was dropped is kept, while the server is unavailable.
 const PATIENCE: Duration = Duration::from_secs(60);
 /// How late a timer may be.
 const LATE_TIMER: Duration = Duration::from_millis(2);
@@ -45,7 +45,7 @@ const TOGETHER: usize = if cfg!(test) { 5 } else { 500 };
 pub(crate) struct Eventual(Arc<Core>);
 
 struct Core {
-    link: Arc<Link>,
+    upstream: Arc<Upstream>,
     keys: Bounded<Arc<Key>>,
     interval: Duration,
     window: Duration,
@@ -93,9 +93,9 @@ pub(crate) enum Decided {
 
 impl Eventual {
     /// Synchronized every `interval`, with so many units for a key of which nothing is known; of at most so many keys.
-    pub fn new(link: Arc<Link>, quota: &Quota, interval: Duration, share: u64, max_keys: usize) -> Self {
+    pub fn new(upstream: Arc<Upstream>, quota: &Quota, interval: Duration, share: u64, max_keys: usize) -> Self {
         Self(Arc::new(Core {
-            link,
+            upstream,
             keys: Bounded::new(max_keys),
             interval,
             window: quota.window(),
@@ -124,7 +124,7 @@ impl Eventual {
     #[inline]
     pub fn decide(&self, key: &[u8], demand: &Demand) -> Result<Decided, Error> {
         let core = &self.0;
-        if core.is_away(key) {
+        if core.is_unavailable(key) {
             // Else nobody would notice that the server is back. Without room, each request would queue its key again; and
             // then other keys are queued.
             if let Ok(counts) = core.keys.get_or_keep(key, Key::default) {
@@ -196,7 +196,7 @@ impl Closing {
         self.0.strong_count() == 0
     }
 
-    /// Tells the server all that it does not know yet; while it is away, again and again.
+    /// Tells the server all that it does not know yet; while it is unavailable, again and again.
     pub async fn close(&self) {
         let Some(core) = self.0.upgrade() else { return };
         while !core.is_told() {
@@ -282,16 +282,16 @@ impl Core {
 
     fn lose(&self, units: u64, keys: usize) {
         if units > 0 {
-            self.link.count(Count::Lost, units);
+            self.upstream.count(Count::Lost, units);
             tracing::warn!(units, keys, "units were granted that the rate limit server may not have counted");
         }
     }
 
     /// Whether the failure policy is to decide, because nothing could be synchronized lately.
-    fn is_away(&self, key: &[u8]) -> bool {
+    fn is_unavailable(&self, key: &[u8]) -> bool {
         let since = self.under_way.load(Ordering::Relaxed);
         let late = || now_ms().saturating_sub(since) > ms(LATE.max(2 * self.interval));
-        self.failures.load(Ordering::Relaxed) >= FAILURES || (since > 0 && late()) || self.link.is_away(key)
+        self.failures.load(Ordering::Relaxed) >= FAILURES || (since > 0 && late()) || self.upstream.is_unavailable(key)
     }
 
     /// Whether an unknown key may be one that was forgotten, and that matters still.
@@ -369,9 +369,9 @@ impl Core {
             (queued, units)
         };
         let sending: Vec<_> = queue.into_iter().map(begin).collect();
-        let (groups, unknown) = self.link.by_node(sending, |(queued, _)| &queued.key).await;
+        let (groups, unknown) = self.upstream.by_server(sending, |(queued, _)| &queued.key).await;
         let is_known = !groups.is_empty();
-        let synchronizing = groups.into_iter().map(|(node, sending)| self.synchronize_node(node, sending));
+        let synchronizing = groups.into_iter().map(|(server, sending)| self.synchronize_node(server, sending));
         // Of a cluster, one node suffices.
         let is_done = join_all(synchronizing).await.into_iter().fold(false, |any, done| any | done) && is_known;
         self.over(unknown, None);
@@ -379,7 +379,7 @@ impl Core {
             true => (Count::Synchronized, 0),
             false => (Count::Unsynchronized, self.failures.load(Ordering::Relaxed).saturating_add(1)),
         };
-        self.link.count(what, 1);
+        self.upstream.count(what, 1);
         self.failures.store(failures, Ordering::Relaxed);
         // The next one begins at once if this one took longer than an interval.
         let now = Instant::now().saturating_duration_since(self.begun);
@@ -389,7 +389,11 @@ impl Core {
     }
 
     /// Whether the node answered.
-    async fn synchronize_node(self: &Arc<Self>, node: Arc<Node>, mut sending: Vec<(Queued, Vec<UsedUnits>)>) -> bool {
+    async fn synchronize_node(
+        self: &Arc<Self>,
+        server: Arc<Server>,
+        mut sending: Vec<(Queued, Vec<UsedUnits>)>,
+    ) -> bool {
         let mut is_done = true;
         while !sending.is_empty() {
             let mut count = 0;
@@ -399,8 +403,8 @@ impl Core {
             });
             let rest = sending.split_off(fits.count().max(1));
             let chunk = std::mem::replace(&mut sending, rest);
-            let connecting = self.unless_given_up(node.line(&chunk[0].0.key)).await;
-            let Some(Ok(line)) = connecting else {
+            let connecting = self.unless_given_up(server.connection(&chunk[0].0.key)).await;
+            let Some(Ok(connection)) = connecting else {
                 // Nothing was sent.
                 self.over(chunk, None);
                 is_done = false;
@@ -408,7 +412,8 @@ impl Core {
             };
             let now = Instant::now();
             let commands = chunk.iter().flat_map(|(queued, units)| queued.commands(units, now)).collect();
-            let settled = self.unless_given_up(self.link.see_through_on(&node, line, Batch::Several(commands))).await;
+            let settled =
+                self.unless_given_up(self.upstream.see_through_on(&server, connection, Batch::Several(commands))).await;
             let replies = match settled.map(|settled| settled.reply) {
                 Some(Ok(Reply::Array(replies))) => replies,
                 _ => Vec::new(),
@@ -459,7 +464,7 @@ impl Core {
             Some(replies) => {
                 let outcome = |reply: Reply| match reply {
                     Reply::Error(text) if is_failure(&text) => Outcome::NotCounted,
-                    Reply::Error(text) => match self.link.error(text, &queued.key) {
+                    Reply::Error(text) => match self.upstream.error(text, &queued.key) {
                         Error::Unavailable(_) => Outcome::NotCounted,
                         error => {
                             refused = Some(error);
@@ -486,8 +491,8 @@ impl Core {
             }
             counted.refused = Some(error);
         }
-        self.link.count(Count::Refused, doubted.refused);
-        self.link.count(Count::SentAgain, doubted.sent_again);
+        self.upstream.count(Count::Refused, doubted.refused);
+        self.upstream.count(Count::SentAgain, doubted.sent_again);
         (counted.unsent() > 0 && !std::mem::replace(&mut counted.is_queued, true), doubted.lost)
     }
 }

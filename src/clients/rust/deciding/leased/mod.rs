@@ -28,7 +28,7 @@ use self::hand::{Ask, Claimed, Flight, GrantedUnits, Hand, Landed, Standing, Ste
 use self::returns::Return;
 use self::sizing::Terms;
 pub(crate) use self::together::{from_flights, from_hand, from_landed, land, together, Part};
-use super::cached::{DenyCache, Ticket};
+use super::cached::{DenialCache, Ticket};
 use crate::clock::{awake, now};
 use crate::decision::{Decision, Source};
 use crate::demand::Demand;
@@ -39,21 +39,21 @@ use crate::quota::Quota;
 use crate::reason::Reason;
 use crate::statistics::Count;
 use crate::transport::Reply;
-use crate::upstream::{is_failure, Batch, Link, Owner, Settled};
+use crate::upstream::{is_failure, Batch, Owner, Settled, Upstream};
 
 /// The longest that units are kept in hand unless set, whatever the resolution.
 const LONGEST: Duration = Duration::from_secs(1);
 /// For how long it is tried to give units back, at most: then they are written off.
 const PATIENCE: Duration = Duration::from_secs(60);
-/// After so many replies in a row from too far away, the log says so.
+/// After so many replies in a row from too far, the log says so.
 const REPLIES: u32 = 8;
 
 /// The leases of one limiter. Dropped, they hand over what they hold to the task that gives it back.
 pub(crate) struct Leases(Arc<Core>);
 
 pub(crate) struct Core {
-    link: Arc<Link>,
-    deny_cache: Arc<DenyCache>,
+    upstream: Arc<Upstream>,
+    denial_cache: Arc<DenialCache>,
     keys: Bounded<Arc<Leased>>,
     terms: Terms,
     /// A unit of its limit.
@@ -104,8 +104,8 @@ pub(crate) enum Elsewhere {
 impl Leases {
     /// Leases of units of a limit, at most so many, and for so long, of at most so many keys.
     pub fn new(
-        link: Arc<Link>,
-        deny_cache: Arc<DenyCache>,
+        upstream: Arc<Upstream>,
+        denial_cache: Arc<DenialCache>,
         (quota, strict): (&Quota, bool),
         length: Option<Duration>,
         most: u64,
@@ -115,8 +115,8 @@ impl Leases {
         let demand = Demand::of(quota);
         let exact = swlimit_window::Request { strict, ..demand.exact };
         Self(Arc::new(Core {
-            link,
-            deny_cache,
+            upstream,
+            denial_cache,
             keys: Bounded::new(max_keys),
             terms: Terms { length, most },
             demand: Demand { exact, ..demand },
@@ -142,7 +142,7 @@ impl Leases {
     /// Decides a request from what is in hand or known, if that suffices.
     ///
     /// # Errors
-    /// [`Error::Unavailable`] while the server is away.
+    /// [`Error::Unavailable`] while the server is unavailable.
     #[inline]
     pub fn decide(&self, key: &[u8], demand: &Demand) -> Result<Result<Decision, Box<Elsewhere>>, Error> {
         let core = &self.0;
@@ -200,7 +200,7 @@ impl Closing {
         let Some(core) = self.0.upgrade() else { return };
         let units = core.flying_units.load(Ordering::Acquire);
         if units > 0 {
-            core.link.count(Count::WrittenOff, units);
+            core.upstream.count(Count::WrittenOff, units);
             tracing::warn!(units, "closed while these units were being leased: they may stay counted for a window");
         }
         core.is_given_up.store(true, Ordering::Release);
@@ -210,7 +210,7 @@ impl Closing {
         core.is_given_up.store(false, Ordering::Release);
     }
 
-    /// Whether the server is so far away that no lease would last.
+    /// Whether the server is so far that no lease would last.
     #[cfg(feature = "metrics")]
     pub fn is_too_far(&self) -> bool {
         self.0.upgrade().is_some_and(|core| core.far.load(Ordering::Relaxed) >= REPLIES)
@@ -244,21 +244,21 @@ impl Landing {
         let [ahead, peeked] = replies else { return };
         let granted = match ahead {
             Reply::Error(text) => return self.refused(text),
-            ahead => one_of_several(&core.link, ahead).decision(),
+            ahead => one_of_several(&core.upstream, ahead).decision(),
         };
         let Ok(granted) = granted else { return };
-        core.link.count(Count::Leased, granted.granted);
-        let Some(since) = since else { return core.link.count(Count::WrittenOff, granted.granted) };
+        core.upstream.count(Count::Leased, granted.granted);
+        let Some(since) = since else { return core.upstream.count(Count::WrittenOff, granted.granted) };
         let denied = peeked.decision().ok().filter(|peeked| granted.granted < flight.units && peeked.granted == 0);
         let retry_after = denied.and_then(|denied| denied.retry_after).map(Duration::from_millis);
-        let (units, server) = (granted.granted, settled.line.identity().cloned());
+        let (units, server) = (granted.granted, settled.connection.identity().cloned());
         let landed = Landed { units, since, server, retry_after, spread: 0.5 + fastrand::f64() };
         core.heard(leased, &granted);
         let back = leased.hand.lock().landed(flight.number, landed, awake());
         leased.landed.notify_waiters();
         if let Some(denied) = denied {
-            core.deny_cache.denied_often(&leased.key);
-            core.deny_cache.denied(&core.link, &leased.key, demand, &denied, settled.sent, *ticket);
+            core.denial_cache.denied_often(&leased.key);
+            core.denial_cache.denied(&core.upstream, &leased.key, demand, &denied, settled.sent, *ticket);
         }
         core.ends_at(flight.until(core.terms), leased, back);
     }
@@ -318,7 +318,7 @@ impl Reserved {
         let claimed = self.leased.hand.lock().claimed(self.number, demand.exact.quota.limit, awake());
         match claimed {
             Some(Claimed::Decided(decision)) => Ok(decision),
-            Some(Claimed::Lost(Some(refusal))) => Err(self.core.link.error(refusal, &self.leased.key)),
+            Some(Claimed::Lost(Some(refusal))) => Err(self.core.upstream.error(refusal, &self.leased.key)),
             _ => Err(Error::Unavailable(Reason::NoAnswer.because("the reply with leased units was lost"))),
         }
     }
@@ -349,7 +349,7 @@ impl Core {
 
     /// How long a round trip takes, at most. Where nothing is known, no lease is taken.
     fn trip(&self, key: &[u8]) -> Duration {
-        self.link.longest_trip(key).unwrap_or(self.terms.length)
+        self.upstream.longest_trip(key).unwrap_or(self.terms.length)
     }
 
     #[inline]
@@ -379,22 +379,25 @@ impl Core {
         }
     }
 
-    /// What is known without the server: a denial, or that it is away.
+    /// What is known without the server: a denial, or that it is unavailable.
     fn known(&self, key: &[u8], demand: &Demand) -> Option<Result<Decision, Error>> {
-        let denied = self.deny_cache.find(key, demand, now());
-        let away =
-            || self.link.is_away(key).then(|| Err(Error::Unavailable(Reason::Other.because("the breaker is open"))));
-        denied.map(Ok).or_else(away)
+        let denied = self.denial_cache.find(key, demand, now());
+        let unavailable = || {
+            self.upstream
+                .is_unavailable(key)
+                .then(|| Err(Error::Unavailable(Reason::Other.because("the breaker is open"))))
+        };
+        denied.map(Ok).or_else(unavailable)
     }
 
     /// How a flight is to land, if it may begin.
     fn landing(self: &Arc<Self>, leased: &Arc<Leased>, flight: Flight) -> Option<Landing> {
         let exact = swlimit_window::Request { cost: flight.cost, ..self.demand.exact };
-        let (demand, ticket) = (Demand { exact, ..self.demand }, self.deny_cache.ticket(&leased.key));
+        let (demand, ticket) = (Demand { exact, ..self.demand }, self.denial_cache.ticket(&leased.key));
         self.flying.fetch_add(1, Ordering::AcqRel);
         self.flying_units.fetch_add(flight.units, Ordering::AcqRel);
         let landing = Landing { core: Arc::clone(self), leased: Arc::clone(leased), flight, demand, ticket };
-        if self.is_over() || !self.link.is_identified(&leased.key) {
+        if self.is_over() || !self.upstream.is_identified(&leased.key) {
             // Else a dry key would be denied for ever.
             leased.hand.lock().cool(awake());
             return None;
@@ -405,7 +408,7 @@ impl Core {
     /// Sends a flight. Nobody waits for it.
     fn send(self: &Arc<Self>, leased: &Arc<Leased>, flight: Flight) {
         let Some(landing) = self.landing(leased, flight) else { return };
-        let (core, deadline) = (Arc::clone(self), Instant::now() + self.link.timeout());
+        let (core, deadline) = (Arc::clone(self), Instant::now() + self.upstream.timeout());
         tokio::spawn(async move {
             let [ahead, peek] = landing.commands();
             let batch = Batch::Several(vec![Command::TIME, ahead, peek]);
@@ -416,9 +419,9 @@ impl Core {
                     landing.land(time.unix_ms(), replies, &settled);
                 }
                 // Whether the units were counted is in doubt. They are never refunded.
-                _ => counting.link.count(Count::InDoubt, 1),
+                _ => counting.upstream.count(Count::InDoubt, 1),
             });
-            if let Ok(mut settled) = core.link.exchange(batch, deadline, Owner::Settle(settle)).await {
+            if let Ok(mut settled) = core.upstream.exchange(batch, deadline, Owner::Settle(settle)).await {
                 if let Owner::Settle(settle) = std::mem::take(&mut settled.owner) {
                     settle(settled);
                 }
@@ -435,7 +438,7 @@ impl Core {
         deadline: Instant,
     ) -> Result<Decision, Error> {
         let key = &*Arc::clone(&leased.key);
-        let ticket = self.deny_cache.ticket(key);
+        let ticket = self.denial_cache.ticket(key);
         let own = Command::allow(key, demand);
         let batch = match &landing {
             None => Batch::One(own),
@@ -449,10 +452,10 @@ impl Core {
                 late.keep(&decision, since, &settled);
             }
         });
-        let settled = self.link.exchange(batch, deadline, Owner::Settle(settle)).await?;
+        let settled = self.upstream.exchange(batch, deadline, Owner::Settle(settle)).await?;
         let (decision, since) = asked.replied(&settled)?;
         if decision.granted == 0 {
-            self.deny_cache.denied(&self.link, key, demand, &decision, settled.sent, ticket);
+            self.denial_cache.denied(&self.upstream, key, demand, &decision, settled.sent, ticket);
         }
         Ok(Source::Server.decided(decision).counted_since(since))
     }
@@ -472,7 +475,7 @@ impl Core {
         self.wake.notify_one();
     }
 
-    /// A reply came from so far away.
+    /// A reply came from so far.
     fn heard_from(&self, trip: Duration) {
         let in_a_row = |of: &AtomicU32, is_so: bool| match is_so {
             true => of.fetch_add(1, Ordering::Relaxed) + 1 == REPLIES,
@@ -481,7 +484,7 @@ impl Core {
                 false
             }
         };
-        let (length, timeout) = (self.terms.length, self.link.timeout());
+        let (length, timeout) = (self.terms.length, self.upstream.timeout());
         if in_a_row(&self.far, trip > length / 2) {
             tracing::warn!(?trip, ?length, "leases would end before they are used: set a longer lease_length");
         }
@@ -519,12 +522,12 @@ impl Asked {
     /// Takes in the replies: the request's own decision, and since when its units count.
     fn replied(&self, settled: &Settled) -> Result<(Exact, Option<u64>), Error> {
         let Self { core, leased, .. } = self;
-        let (own, since, ahead) = decided(&core.link, settled)?;
+        let (own, since, ahead) = decided(&core.upstream, settled)?;
         if let Some(landing) = &self.landing {
             landing.land(since, ahead, settled);
         }
         let decision = match own {
-            Reply::Error(text) => return Err(core.link.error(text.clone(), &leased.key)),
+            Reply::Error(text) => return Err(core.upstream.error(text.clone(), &leased.key)),
             own => own.decision()?,
         };
         core.heard(leased, &decision);
@@ -541,16 +544,19 @@ impl Asked {
 ///
 /// # Errors
 /// [`Error::Unavailable`] where no reply came.
-pub(crate) fn decided<'a>(link: &Link, settled: &'a Settled) -> Result<(&'a Reply, Option<u64>, &'a [Reply]), Error> {
+pub(crate) fn decided<'a>(
+    upstream: &Upstream,
+    settled: &'a Settled,
+) -> Result<(&'a Reply, Option<u64>, &'a [Reply]), Error> {
     let reply = settled.reply.as_ref().map_err(|failure| {
         // Whether the units were counted is in doubt. They are never refunded.
-        link.count(Count::InDoubt, 1);
+        upstream.count(Count::InDoubt, 1);
         Error::Unavailable(failure.clone().into())
     })?;
     match (&settled.batch, reply) {
-        (Batch::One(_), own) => Ok((own, settled.line.unix_ms(settled.sent), &[])),
+        (Batch::One(_), own) => Ok((own, settled.connection.unix_ms(settled.sent), &[])),
         (_, Reply::Array(replies)) => match replies.as_slice() {
-            [time, own, ahead @ ..] => Ok((one_of_several(link, own), time.unix_ms(), ahead)),
+            [time, own, ahead @ ..] => Ok((one_of_several(upstream, own), time.unix_ms(), ahead)),
             _ => Err(Error::Unavailable(Cause::unclear(reply))),
         },
         (_, reply) => Err(Error::Unavailable(Cause::unclear(reply))),
@@ -558,8 +564,8 @@ pub(crate) fn decided<'a>(link: &Link, settled: &'a Settled) -> Result<(&'a Repl
 }
 
 /// The reply to one of several commands; without one, whether its units were counted is in doubt.
-fn one_of_several<'a>(link: &Link, reply: &'a Reply) -> &'a Reply {
-    link.count(Count::InDoubt, u64::from(*reply == Reply::Nil));
+fn one_of_several<'a>(upstream: &Upstream, reply: &'a Reply) -> &'a Reply {
+    upstream.count(Count::InDoubt, u64::from(*reply == Reply::Nil));
     reply
 }
 
@@ -581,9 +587,9 @@ impl Core {
         settled: &Settled,
     ) {
         let units = decision.granted;
-        self.link.count(Count::Leased, units);
-        let Some(since) = since else { return self.link.count(Count::WrittenOff, units) };
-        let (until, server) = (begun + self.terms.length, settled.line.identity().cloned());
+        self.upstream.count(Count::Leased, units);
+        let Some(since) = since else { return self.upstream.count(Count::WrittenOff, units) };
+        let (until, server) = (begun + self.terms.length, settled.connection.identity().cloned());
         let back = leased.hand.lock().keep(GrantedUnits { units, since, until, server }, awake());
         self.ends_at(until, leased, back);
     }

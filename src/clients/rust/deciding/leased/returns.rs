@@ -16,7 +16,7 @@ use crate::statistics::Count;
 use crate::transport::Reply;
 use crate::upstream::{Batch, Identity};
 
-/// How soon to try again to give back units, while the server is away.
+/// How soon to try again to give back units, while the server is unavailable.
 const AGAIN: Duration = Duration::from_millis(200);
 /// The most refunds that go out together.
 const TOGETHER: usize = 500;
@@ -97,20 +97,20 @@ impl Core {
             |units: &Return| !self.is_given_up.load(Ordering::Acquire) && units.begun.elapsed() < self.patience;
         let (returning, late): (Vec<_>, Vec<_>) = returning.into_iter().partition(is_in_time);
         self.write_off(&late);
-        let (groups, unknown) = self.link.by_node(returning, |units| &units.key).await;
+        let (groups, unknown) = self.upstream.by_server(returning, |units| &units.key).await;
         self.returning.lock().extend(unknown);
-        for (node, returns) in groups {
+        for (server, returns) in groups {
             for returns in chunks(returns) {
                 let connecting = async {
-                    let line = node.line(&returns[0].key).await?;
-                    node.health.identify(&line).await;
-                    Ok::<_, Error>(line)
+                    let connection = server.connection(&returns[0].key).await?;
+                    server.health.identify(&connection).await;
+                    Ok::<_, Error>(connection)
                 };
-                let Some(Ok(line)) = self.unless_given_up(connecting).await else {
+                let Some(Ok(connection)) = self.unless_given_up(connecting).await else {
                     self.returning.lock().extend(returns);
                     continue;
                 };
-                let is_its = |units: &Return| units.is_of(line.identity());
+                let is_its = |units: &Return| units.is_of(connection.identity());
                 let (its, others): (Vec<_>, Vec<_>) = returns.into_iter().partition(is_its);
                 self.write_off(&others);
                 if its.is_empty() {
@@ -118,7 +118,7 @@ impl Core {
                 }
                 let batch = Batch::Several(its.iter().map(Return::refund).collect());
                 // Sent once, whatever becomes of it.
-                let settled = self.unless_given_up(self.link.see_through_on(&node, line, batch)).await;
+                let settled = self.unless_given_up(self.upstream.see_through_on(&server, connection, batch)).await;
                 let replies = match settled.map(|settled| settled.reply) {
                     Some(Ok(Reply::Array(replies))) => replies,
                     _ => Vec::new(),
@@ -126,7 +126,7 @@ impl Core {
                 let mut replies = replies.into_iter();
                 let is_refunded = |_: &Return| replies.next().is_some_and(|reply| reply.integer().is_some());
                 let (refunded, others): (Vec<_>, Vec<_>) = its.into_iter().partition(is_refunded);
-                self.link.count(Count::Returned, refunded.iter().map(|units| units.batch.units).sum());
+                self.upstream.count(Count::Returned, refunded.iter().map(|units| units.batch.units).sum());
                 self.write_off(&others);
             }
         }
@@ -142,7 +142,7 @@ impl Core {
     fn write_off(&self, returns: &[Return]) {
         let units: u64 = returns.iter().map(|units| units.batch.units).sum();
         if units > 0 {
-            self.link.count(Count::WrittenOff, units);
+            self.upstream.count(Count::WrittenOff, units);
             let keys = returns.iter().map(|units| &units.key).collect::<HashSet<_>>().len();
             tracing::warn!(units, keys, "leased units cannot be given back: they stay counted for a window");
         }

@@ -132,7 +132,7 @@ mod tests {
             [6, 5, 3, 2].map(|requests| hot(Need { requests, ..need(50.0) }, TRIP)),
             [[true, true], [false, true], [false, true], [false, false]]
         );
-        // Too far away, or more under way than may be leased.
+        // Too far, or more under way than may be leased.
         let far = [500, 501, 1_001].map(|ms| hot(need(20.0), Duration::from_millis(ms)));
         assert_eq!(far, [[true, true], [false, true], [false, false]]);
         assert_eq!(

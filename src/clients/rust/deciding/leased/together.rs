@@ -138,9 +138,10 @@ impl Part {
         self.keep_for(|hand, demand| hand.reserve(demand.exact.cost, awake()))
     }
 
-    /// Reserves units on their way, if there are as many. Nobody waits for a server that is away.
+    /// Reserves units on their way, if there are as many. Nobody waits for a server that is unavailable.
     fn claim(&mut self) -> bool {
-        !self.core.link.is_away(&self.leased.key) && self.keep_for(|hand, demand| hand.claim(ask_of(demand), awake()))
+        !self.core.upstream.is_unavailable(&self.leased.key)
+            && self.keep_for(|hand, demand| hand.claim(ask_of(demand), awake()))
     }
 
     fn keep_for(&mut self, claim: impl FnOnce(&mut Hand, &Demand) -> Option<u64>) -> bool {
@@ -167,7 +168,7 @@ impl Part {
 
     /// The denial of a key that is dry.
     pub fn dry_denial(&self) -> Option<Decision> {
-        if !self.is_leasable || self.core.link.is_away(&self.leased.key) {
+        if !self.is_leasable || self.core.upstream.is_unavailable(&self.leased.key) {
             return None;
         }
         let limit = self.demand.exact.quota.limit;

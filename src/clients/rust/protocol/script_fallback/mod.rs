@@ -196,6 +196,14 @@ impl Encoded {
         }))
     }
 
+    /// Asks, while the script decides, whether the module is there by now.
+    pub async fn look_for_module(&self) -> Result<(), Failure> {
+        if self.0.module == Module::Auto && self.0.dialect().has(Dialect::SCRIPT) {
+            self.0.find_out().await?;
+        }
+        Ok(())
+    }
+
     /// The server's address, where the transport has found it itself.
     pub fn address(&self) -> Option<String> {
         self.0.connection.address()

@@ -40,6 +40,8 @@ struct State {
     delays: Vec<(Duration, Duration)>,
     /// Each way takes this much longer.
     slower: Duration,
+    /// A connection takes this much longer to be made.
+    opening: Duration,
     /// What is wrong with the network before each.
     faults: Vec<Fault>,
     has_tracking: bool,
@@ -146,6 +148,7 @@ impl Fake {
             former: vec![None; nodes],
             delays: Vec::new(),
             slower: Duration::ZERO,
+            opening: Duration::ZERO,
             faults: vec![Fault::None; nodes],
             has_tracking: true,
             has_waiting: false,
@@ -176,6 +179,13 @@ impl Fake {
         self
     }
 
+    /// The module is loaded. What the script has counted stays.
+    pub fn load_module(&self) {
+        for server in &mut self.0.state.lock().servers {
+            (server.is_scripted, server.was_scripted) = (false, true);
+        }
+    }
+
     /// Lets clients wait for units: ACQUIRE.
     pub fn waiting(self) -> Self {
         self.0.state.lock().has_waiting = true;
@@ -193,6 +203,11 @@ impl Fake {
     /// Each way takes this much longer.
     pub fn slower(&self, by: Duration) {
         self.0.state.lock().slower = by;
+    }
+
+    /// A connection takes this much longer to be made.
+    pub fn open_later(&self, by: Duration) {
+        self.0.state.lock().opening = by;
     }
 
     /// Refuses what writes with this error from now on, or no longer.
@@ -265,6 +280,11 @@ impl Fake {
     /// A node tells an empty table of slots from now on.
     pub fn forget_slots(&self, node: usize) {
         self.0.state.lock().left.insert(node);
+    }
+
+    /// It tells all of them again.
+    pub fn remember_slots(&self, node: usize) {
+        self.0.state.lock().left.remove(&node);
     }
 
     fn lines_to(&self, node: usize) -> Vec<Arc<Line>> {
@@ -679,7 +699,9 @@ impl Transport for Fake {
                 let slower = state.slower;
                 (
                     state.faults[node],
-                    state.delays.last().map_or(Duration::ZERO, |(there, back)| *there + *back) + 2 * slower,
+                    state.delays.last().map_or(Duration::ZERO, |(there, back)| *there + *back)
+                        + 2 * slower
+                        + state.opening,
                 )
             };
             match fault {

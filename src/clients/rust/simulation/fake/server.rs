@@ -14,6 +14,8 @@ pub(super) struct Server {
     pub holds: HashMap<Vec<u8>, Holds>,
     /// It has no module, and executes the script's calls.
     pub is_scripted: bool,
+    /// It knows the script still, beside the module.
+    pub was_scripted: bool,
     /// Which process it is, and which data it has.
     pub run_id: u64,
     pub replication_id: u64,
@@ -69,7 +71,7 @@ impl Server {
     /// A command as the module has it: here, a call of the script is one, and the module's own are unknown.
     pub fn understood(&self, words: &[Vec<u8>]) -> Vec<Vec<u8>> {
         let [name, _, count, rest @ ..] = words else { return self.known(words) };
-        if !self.is_scripted || !name.starts_with(b"EVALSHA") {
+        if !(self.is_scripted || self.was_scripted) || !name.starts_with(b"EVALSHA") {
             return self.known(words);
         }
         let count = String::from_utf8_lossy(count).parse::<usize>().unwrap();

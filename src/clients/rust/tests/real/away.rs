@@ -1,4 +1,4 @@
-//! A server that is away, or cannot decide: nobody waits longer than is allowed, the failure policy decides and is
+//! A server that is unavailable, or cannot decide: nobody waits longer than is allowed, the failure policy decides and is
 //! counted, and the client notices when the server is back.
 
 use std::time::Duration;
@@ -15,7 +15,7 @@ const TIMEOUT: Duration = Duration::from_millis(200);
 /// How much later a busy machine may wake somebody up.
 const SLACK: Duration = Duration::from_secs(5);
 
-/// Why a server is away is known, and that it is back.
+/// Why a server is unavailable is known, and that it is back.
 #[tokio::test]
 async fn reasons() {
     let server = Server::builder().with("requirepass", "secret").start();
@@ -239,7 +239,7 @@ async fn policies() {
     assert!(matches!(Client::connect("redis://127.0.0.1:1/").await.err(), Some(Error::Unavailable(_))));
 }
 
-/// What the server denied holds on while it is away.
+/// What the server denied holds on while it is unavailable.
 #[tokio::test]
 async fn denials_outlast_a_server_that_cannot_write() {
     let server = Server::new();

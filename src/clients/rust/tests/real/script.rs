@@ -144,7 +144,7 @@ async fn waiting_in_line() {
         assert!(done.is_ok() || done.unwrap_err().is_cancelled());
     }
     assert_eq!(*order.lock(), [(0, 0), (0, 2), (0, 3), (1, 0), (1, 2), (1, 3)]);
-    // Another process holds it, and the server is away before that has ended.
+    // Another process holds it, and the server is unavailable before that has ended.
     let other = patient().connect(&server.url()).await.unwrap();
     let _held = patiently(&seats(&other, 1)).await;
     let lenient = client.holds(1).on_failure(OnFailure::Allow).build().unwrap();
@@ -191,7 +191,7 @@ async fn turns_in_order() {
     assert_eq!(*order.lock().await, [0, 1, 2, 3, 4, 5]);
 }
 
-/// A server that cannot write is away, although its script goes on denying.
+/// A server that cannot write is unavailable, although its script goes on denying.
 #[tokio::test]
 async fn a_server_that_cannot_write() {
     let server = Server::builder().bare().start();

@@ -189,7 +189,7 @@ impl Flight {
 }
 
 impl Hand {
-    /// No units yet, of a key whose server is so far away.
+    /// No units yet, of a key whose server is so far.
     pub fn new(terms: Terms, trip: Duration, now: Instant) -> Self {
         let need = Need { rate: 0.0, cost: 1, requests: 0 };
         Self {

@@ -12,7 +12,7 @@ use tokio::time::Instant;
 /// How long anything may take on a busy machine.
 pub const LONG: Duration = Duration::from_secs(20);
 
-/// A client to whom a busy machine does not look like a server that is away.
+/// A client to whom a busy machine does not look like a server that is unavailable.
 pub fn patient() -> ClientBuilder {
     Client::builder().timeout(Duration::from_secs(5))
 }
@@ -25,7 +25,7 @@ pub fn one_an_hour() -> Quota {
 /// The modes that ask a server.
 pub const MODES: [Mode; 4] = [Mode::Direct, Mode::Cached, Mode::Leased, Mode::Eventual];
 
-/// A limiter of the client that denies when the server is away, so that it shows.
+/// A limiter of the client that denies when the server is unavailable, so that it shows.
 pub fn limiter(client: &Client, quota: Quota, mode: Mode) -> Limiter {
     client.limiter(quota).mode(mode).on_failure(OnFailure::Deny).build().unwrap()
 }
@@ -65,7 +65,7 @@ pub async fn until_granted(limiter: &Limiter, key: &str) {
     .await;
 }
 
-/// Ask until the only server is away for this reason.
+/// Ask until the only server is unavailable for this reason.
 pub async fn until_away(client: &Client, reason: Reason) {
     let limiter = limiter(client, one_an_hour(), Mode::Direct);
     eventually(reason.as_str(), async || {

@@ -4,7 +4,8 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, OnceLock};
 
 use parking_lot::Mutex;
-use tokio::time::{Duration, Instant};
+use tokio::sync::{OwnedSemaphorePermit, Semaphore};
+use tokio::time::{timeout, Duration, Instant};
 
 use super::rights::{Right, Rights};
 use crate::clock::{ms, ms_up};
@@ -16,15 +17,19 @@ use crate::transport::{Failure, Pending, Reply};
 pub(super) const SILENCE: Duration = Duration::from_secs(1);
 /// The most commands that may be unanswered.
 pub(super) const MOST_UNANSWERED: usize = 1000;
+/// Behind more, a command waits for them rather than for the link.
+const FEW: usize = 16;
 
 /// Redis 6.2 takes one section at a time.
 const MEMORY: [Command; 2] = [Command::server(&["INFO", "memory"]), Command::server(&["INFO", "stats"])];
 
 /// A connection that many requests share.
-pub(crate) struct Line {
-    connection: Encoded,
+pub(crate) struct Connection {
+    encoded: Encoded,
     is_closed: Arc<AtomicBool>,
     account: Mutex<Account>,
+    /// As many as commands may still be sent before a reply comes.
+    turns: Arc<Semaphore>,
     identity: OnceLock<Identity>,
     /// What time the server had, in Unix ms, no later than an instant.
     time: OnceLock<(u64, Instant)>,
@@ -32,6 +37,9 @@ pub(crate) struct Line {
     /// When INFO is asked next, in ms after it was made.
     next_look: AtomicU64,
 }
+
+/// The right to send commands, which lasts until they are answered.
+pub(super) type Turn = OwnedSemaphorePermit;
 
 struct Account {
     unanswered: usize,
@@ -57,11 +65,12 @@ impl Identity {
     }
 }
 
-impl Line {
-    pub fn new(connection: Encoded, is_closed: Arc<AtomicBool>) -> Self {
+impl Connection {
+    pub fn new(encoded: Encoded, is_closed: Arc<AtomicBool>) -> Self {
         let account = Mutex::new(Account { unanswered: 0, quiet_since: Instant::now(), in_time: None, failed: None });
         let (identity, time, next_look) = (OnceLock::new(), OnceLock::new(), AtomicU64::new(pause_of_looks()));
-        Self { connection, is_closed, account, identity, time, made: Instant::now(), next_look }
+        let turns = Arc::new(Semaphore::new(MOST_UNANSWERED));
+        Self { encoded, is_closed, account, turns, identity, time, made: Instant::now(), next_look }
     }
 
     /// Whether commands may still be sent.
@@ -70,8 +79,18 @@ impl Line {
             return false;
         }
         let account = self.account.lock();
-        account.unanswered == 0
-            || (account.unanswered < MOST_UNANSWERED && now.saturating_duration_since(account.quiet_since) < SILENCE)
+        account.unanswered == 0 || now.saturating_duration_since(account.quiet_since) < SILENCE
+    }
+
+    /// Waits, first come, first served, until commands may be sent. `None` where it takes nothing new by then, or for so
+    /// long that it may have fallen silent.
+    pub async fn turn(&self, commands: usize) -> Option<Turn> {
+        let commands = commands.min(MOST_UNANSWERED) as u32;
+        let turn = match Arc::clone(&self.turns).try_acquire_many_owned(commands) {
+            Ok(turn) => turn,
+            Err(_) => timeout(SILENCE, Arc::clone(&self.turns).acquire_many_owned(commands)).await.ok()?.ok()?,
+        };
+        (!self.is_closed()).then_some(turn)
     }
 
     pub fn is_closed(&self) -> bool {
@@ -86,6 +105,7 @@ impl Line {
     /// Takes nothing new from now on. It closes when nobody waits for a reply any more.
     pub fn retire(&self) {
         self.is_closed.store(true, Ordering::Release);
+        self.turns.close();
     }
 
     /// Whether something is unanswered, and nothing was heard for so long.
@@ -99,12 +119,14 @@ impl Line {
         self.account.lock().quiet_since
     }
 
-    pub fn sent(&self, commands: usize, now: Instant) {
+    /// Commands are sent; whether they wait behind few others.
+    pub fn sent(&self, commands: usize, now: Instant) -> bool {
         let mut account = self.account.lock();
         if account.unanswered == 0 {
             account.quiet_since = now;
         }
         account.unanswered += commands;
+        account.unanswered <= FEW
     }
 
     pub fn heard(&self, commands: usize, now: Instant) {
@@ -145,21 +167,21 @@ impl Line {
     }
 
     pub fn send(&self, command: &Command) -> Pending<Reply> {
-        self.connection.send(command)
+        self.encoded.send(command)
     }
 
     pub fn send_all(&self, commands: &[Command]) -> Pending<Reply> {
-        self.connection.send_all(commands)
+        self.encoded.send_all(commands)
     }
 
     /// The server's address, where the transport has found it itself.
     pub fn address(&self) -> Option<String> {
-        self.connection.address()
+        self.encoded.address()
     }
 
     /// What decides on the server; `None` while that is not known.
     pub fn backend(&self) -> Option<Backend> {
-        self.connection.backend()
+        self.encoded.backend()
     }
 
     pub fn is_scripted(&self) -> bool {
@@ -190,14 +212,14 @@ impl Line {
         let [memory, stats] = MEMORY;
         let asked = [Command::server(&["INFO", "server"]), Command::server(&["INFO", "replication"]), memory, stats];
         let asked = [asked.as_slice(), &[Command::TIME]].concat();
-        let Reply::Array(replies) = self.connection.send_all(&asked).await? else { return Ok(String::new()) };
+        let Reply::Array(replies) = self.encoded.send_all(&asked).await? else { return Ok(String::new()) };
         let [sections @ .., time] = replies.as_slice() else { return Ok(String::new()) };
         rights.heard(Right::Time, time);
         sections.iter().for_each(|section| rights.heard(Right::Info, section));
         let text = text(sections);
         let Some(unix_ms) = time.unix_ms() else { return Ok(text) };
         let _ = self.time.set((unix_ms, Instant::now()));
-        let field = |name: &str| text.lines().find_map(|line| line.strip_prefix(name)).map(|id| id.trim().to_owned());
+        let field = |name: &str| text.lines().find_map(|row| row.strip_prefix(name)).map(|id| id.trim().to_owned());
         if let (Some(run_id), Some(replication_id)) = (field("run_id:"), field("master_replid:")) {
             let _ = self.identity.set(Identity { run_id, replication_id });
         }
@@ -211,9 +233,10 @@ impl Line {
         age >= due && self.next_look.compare_exchange(due, next(), Ordering::Relaxed, Ordering::Relaxed).is_ok()
     }
 
-    /// What INFO says of the server's memory.
+    /// Looks for the module where the script decides. What INFO says of the server's memory.
     pub async fn look(&self) -> Result<String, Failure> {
-        match self.connection.send_all(&MEMORY).await? {
+        self.encoded.look_for_module().await?;
+        match self.encoded.send_all(&MEMORY).await? {
             Reply::Array(sections) => Ok(text(&sections)),
             _ => Ok(String::new()),
         }

@@ -8,14 +8,15 @@ use tokio::time::{timeout, Duration, Instant};
 
 use super::batch::Batch;
 use super::breaker::{Breaker, SILENT_TIMEOUTS};
+use super::connection::Connection;
 use super::connector::Connector;
 use super::health::is_unknown;
-use super::line::Line;
+use super::slow::Slow;
 use super::trips::Trips;
 use crate::error::Cause;
 use crate::protocol::Command;
 use crate::reason::Reason;
-use crate::servers::{Backend, Eviction, ServerState};
+use crate::servers::{Backend, Eviction, ServerState, State};
 use crate::statistics::Count;
 use crate::transport::{Failure, Reply};
 
@@ -24,42 +25,45 @@ pub(super) const CONNECTING: Duration = Duration::from_secs(1);
 /// A probe is given up after so long.
 pub(super) const PROBING: Duration = Duration::from_millis(500);
 
-/// How often the log says that a server is slow.
-const SLOW_LOGGED: Duration = Duration::from_secs(60);
-
 /// The health of one server: its breaker, how fast it answers, and the connection that requests use.
-pub(crate) struct NodeHealth {
+pub(crate) struct ServerHealth {
     connector: Connector,
     pub(super) breaker: Breaker,
-    pub(super) requests: RwLock<Option<Arc<Line>>>,
+    pub(super) requests: RwLock<Option<Arc<Connection>>>,
     /// The key of the last request that failed, which a probe uses.
     failed_key: Mutex<Arc<[u8]>>,
     trips: Trips,
+    pub(super) slow: Slow,
     eviction: Mutex<Option<Eviction>>,
     /// The module has answered once: since then its absence is a failure of the server's.
     was_served: AtomicBool,
     /// The log has said that it is unavailable.
     was_reported: AtomicBool,
-    /// When the log said last that it is slow.
-    slow_logged: Mutex<Option<Instant>>,
-    /// Begins to probe.
+    /// Begins to probe a server that is unavailable.
     on_open: Box<dyn Fn() + Send + Sync>,
+    /// Begins to probe a server that is slow.
+    on_slow: Box<dyn Fn() + Send + Sync>,
 }
 
-impl NodeHealth {
-    /// `on_open` is called when an exchange opens the breaker.
-    pub(super) fn new(connector: &Connector, on_open: impl Fn() + Send + Sync + 'static) -> Self {
+impl ServerHealth {
+    /// `on_open` is called when an exchange opens the breaker, `on_slow` when replies begin to be late.
+    pub(super) fn new(
+        connector: &Connector,
+        on_open: impl Fn() + Send + Sync + 'static,
+        on_slow: impl Fn() + Send + Sync + 'static,
+    ) -> Self {
         Self {
             connector: connector.clone(),
             breaker: Breaker::default(),
             requests: RwLock::new(None),
             failed_key: Mutex::new(Arc::default()),
             trips: Trips::default(),
+            slow: Slow::default(),
             eviction: Mutex::default(),
             was_served: AtomicBool::new(false),
             was_reported: AtomicBool::new(false),
-            slow_logged: Mutex::new(None),
             on_open: Box::new(on_open),
+            on_slow: Box::new(on_slow),
         }
     }
 
@@ -100,41 +104,44 @@ impl NodeHealth {
 
     /// What decides there, as far as is known.
     pub fn backend(&self) -> Option<Backend> {
-        self.requests.read().as_ref().and_then(|line| line.backend())
+        self.requests.read().as_ref().and_then(|connection| connection.backend())
     }
 
     /// The server's state, for callers.
     pub fn state(&self) -> ServerState {
         let round_trip = self.trips.last();
         let missing = self.connector.context.rights.missing();
-        let state = self.breaker.state(self.connector.name(), missing, round_trip);
+        let mut state = self.breaker.state(self.connector.name(), missing, round_trip);
+        if let Some(since) = self.slow.since().filter(|_| state.state == State::Up) {
+            (state.state, state.reason, state.since) = (State::Slow, Some(Reason::Slow), since);
+        }
         ServerState { backend: self.backend(), eviction: self.eviction.lock().clone(), ..state }
     }
 
     /// The connection for requests, if there is one that takes them.
-    pub fn current(&self) -> Option<Arc<Line>> {
+    pub fn current(&self) -> Option<Arc<Connection>> {
         let requests = self.requests.read();
-        requests.as_ref().filter(|line| line.takes(Instant::now())).map(Arc::clone)
+        requests.as_ref().filter(|connection| connection.takes(Instant::now())).map(Arc::clone)
     }
 
     /// Whether requests go over this connection, and not over one that was made later.
-    pub fn uses(&self, line: &Arc<Line>) -> bool {
-        self.requests.read().as_ref().is_some_and(|current| Arc::ptr_eq(current, line))
+    pub fn uses(&self, connection: &Arc<Connection>) -> bool {
+        self.requests.read().as_ref().is_some_and(|current| Arc::ptr_eq(current, connection))
     }
 
     /// Whether the server has answered for a while over another connection, and this one is silent: it is half open.
-    pub fn is_back_without(&self, line: &Arc<Line>) -> bool {
+    pub fn is_back_without(&self, connection: &Arc<Connection>) -> bool {
         let is_back = || {
             let requests = self.requests.read();
-            requests.as_ref().is_some_and(|other| !Arc::ptr_eq(other, line) && other.age() >= PROBING)
+            requests.as_ref().is_some_and(|other| !Arc::ptr_eq(other, connection) && other.age() >= PROBING)
         };
-        !self.is_unavailable() && line.is_silent(CONNECTING, Instant::now()) && is_back()
+        !self.is_unavailable() && connection.is_silent(CONNECTING, Instant::now()) && is_back()
     }
 
     /// Has the server say who it is, unless it did.
-    pub async fn identify(&self, line: &Line) {
-        if line.identity().is_none() {
-            if let Ok(Ok(info)) = timeout(CONNECTING, line.identify(&self.connector.context.rights)).await {
+    pub async fn identify(&self, connection: &Connection) {
+        if connection.identity().is_none() {
+            if let Ok(Ok(info)) = timeout(CONNECTING, connection.identify(&self.connector.context.rights)).await {
                 self.heard_info(&info);
             }
         }
@@ -142,8 +149,8 @@ impl NodeHealth {
 
     /// Lets go of a connection that owes replies, which are in doubt: nobody waits for them any more.
     pub(super) fn give_up(&self) {
-        if let Some(line) = self.requests.write().take_if(|line| line.owes()) {
-            line.retire();
+        if let Some(connection) = self.requests.write().take_if(|connection| connection.owes()) {
+            connection.retire();
         }
     }
 
@@ -152,9 +159,16 @@ impl NodeHealth {
         self.connector.sent(commands);
     }
 
-    /// A reply came in time, and the server can decide.
-    pub fn answered(&self, line: &Line, reply: &Result<Reply, Failure>, round_trip: Duration, batch: &Batch) {
-        let is_scripted = line.is_scripted();
+    /// A reply came in time, and the server can decide. It is measured where it had not waited behind many others.
+    pub fn answered(
+        &self,
+        connection: &Connection,
+        reply: &Result<Reply, Failure>,
+        round_trip: Duration,
+        is_measured: bool,
+        batch: &Batch,
+    ) {
+        let is_scripted = connection.is_scripted();
         match reply {
             // The script has not all commands, and need not.
             Ok(reply) if is_unknown(reply) && is_scripted => {}
@@ -164,8 +178,8 @@ impl NodeHealth {
             Ok(reply) if is_unknown(reply) => {}
             _ => self.was_served.store(true, Ordering::Relaxed),
         }
-        self.trips.took(round_trip);
-        line.answered_in_time(Instant::now());
+        self.took(round_trip, is_measured);
+        connection.answered_in_time(Instant::now());
         // The script denies without writing.
         let is_write = match is_scripted {
             true => batch.has_granted(reply),
@@ -175,10 +189,10 @@ impl NodeHealth {
     }
 
     /// Asks now and then what may have changed since the connection was made.
-    pub(super) fn look(self: &Arc<Self>, line: &Arc<Line>) {
-        let (health, line) = (Arc::clone(self), Arc::clone(line));
+    pub(super) fn look(self: &Arc<Self>, connection: &Arc<Connection>) {
+        let (health, connection) = (Arc::clone(self), Arc::clone(connection));
         tokio::spawn(async move {
-            if let Ok(Ok(info)) = timeout(CONNECTING, line.look()).await {
+            if let Ok(Ok(info)) = timeout(CONNECTING, connection.look()).await {
                 health.heard_info(&info);
             }
         });
@@ -200,16 +214,56 @@ impl NodeHealth {
         self.connector.context.counters.count(Count::Unclaimed, units);
     }
 
-    /// A reply came late: the server is slow, and not unavailable. It closes nothing.
-    pub fn slow(&self, round_trip: Duration, was_failure: bool) {
+    /// A probe was answered.
+    pub(super) fn measured(&self, round_trip: Duration) {
+        let timeout = self.timeout();
+        self.took(round_trip, round_trip <= timeout);
+        if round_trip > timeout {
+            self.say_slow(round_trip, timeout);
+            self.too_late(round_trip, timeout);
+        }
+    }
+
+    /// A reply was in time.
+    fn took(&self, round_trip: Duration, is_measured: bool) {
+        self.trips.took(round_trip);
+        if self.slow.in_time(round_trip, is_measured) {
+            let address = self.connector.name();
+            tracing::info!("server {address} is in time again: a reply took {round_trip:?}");
+        }
+    }
+
+    /// A reply came later than a timeout. It closes nothing. Where it had not waited behind many others, it was no failure
+    /// of the server, which is slow if such replies go on.
+    pub fn late(&self, round_trip: Duration, timeout: Duration, is_measured: bool, was_failure: bool, key: &[u8]) {
         self.trips.took(round_trip);
         self.connector.context.counters.count(Count::Slow, 1);
-        self.breaker.late(was_failure);
-        let timeout = self.timeout();
-        let now = Instant::now();
-        let mut logged = self.slow_logged.lock();
-        if logged.is_none_or(|logged| now.saturating_duration_since(logged) >= SLOW_LOGGED) {
-            *logged = Some(now);
+        self.say_slow(round_trip, timeout);
+        if is_measured {
+            self.set_failed_key(key);
+            self.too_late(round_trip, timeout);
+            if was_failure {
+                self.breaker.excuse();
+            }
+        }
+    }
+
+    fn too_late(&self, round_trip: Duration, timeout: Duration) {
+        if self.slow.late(round_trip, timeout) {
+            (self.on_slow)();
+        }
+    }
+
+    /// Why a policy decides requests with this timeout, if the server is slower.
+    #[inline]
+    pub fn too_slow(&self, timeout: Duration) -> Option<Cause> {
+        let round_trip = self.slow.above(timeout)?;
+        self.say_slow(round_trip, timeout);
+        Some(Reason::Slow.because(format!("a round trip of {round_trip:?}, and a timeout of {timeout:?}")))
+    }
+
+    fn say_slow(&self, round_trip: Duration, timeout: Duration) {
+        if self.slow.is_log_due() {
             let address = self.connector.name();
             let (round_trip, timeout) = (round_trip.as_millis(), timeout.as_millis());
             tracing::warn!(

@@ -8,14 +8,14 @@ use tokio::sync::{Notify, Semaphore};
 use tokio::time::{timeout_at, Instant};
 
 use super::batch::Batch;
+use super::connection::Connection;
 use super::connector::Context;
 use super::exchange::{Exchange, Owner, Settle, Settled};
 use super::health::{is_failure, redirection, Redirection};
-use super::line::Line;
-use super::node::Node;
 use super::outcome::Outcome;
 use super::reaper::Reaper;
 use super::rights::{Right, Rights};
+use super::server::Server;
 use super::topology::Topology;
 use crate::error::{Cause, Error};
 use crate::protocol::{Command, Encoding, PREFIX, TOO_OLD};
@@ -36,7 +36,7 @@ pub(crate) fn time_to_wait(left: Duration) -> Option<Duration> {
 }
 
 /// The server, or the cluster, as the strategies see it.
-pub(crate) struct Link {
+pub(crate) struct Upstream {
     context: Arc<Context>,
     topology: Topology,
     reaper: Reaper,
@@ -54,7 +54,7 @@ fn is_unblocked(error: &str) -> bool {
     error.starts_with("UNBLOCKED") && error != WAITS_ELSEWHERE
 }
 
-impl Link {
+impl Upstream {
     /// A link on which requests wait for `timeout`, and at most `max_waiting` wait on the server.
     pub fn new(
         transport: Encoding,
@@ -98,9 +98,22 @@ impl Link {
         }
     }
 
-    /// Whether the server of a key is believed to be away.
-    pub fn is_away(&self, key: &[u8]) -> bool {
-        self.topology.is_away(key)
+    /// Until when a request for a key may wait that comes now, and that a policy decides otherwise.
+    ///
+    /// # Errors
+    /// [`Error::Unavailable`] where its own deadline leaves it no time, or the server is slower than its timeout.
+    pub fn time_to_decide(&self, key: &[u8], timeout: Duration, asked: Option<Instant>) -> Result<Instant, Error> {
+        let deadline = self.deadline_after(timeout, asked)?;
+        let server = self.topology.known(key).filter(|server| !server.health.is_unavailable());
+        match server.and_then(|server| server.health.too_slow(timeout)) {
+            None => Ok(deadline),
+            Some(cause) => Err(Error::Unavailable(cause)),
+        }
+    }
+
+    /// Whether the server of a key is believed to be unavailable.
+    pub fn is_unavailable(&self, key: &[u8]) -> bool {
+        self.topology.is_unavailable(key)
     }
 
     /// Whether all servers are believed to be there.
@@ -130,12 +143,12 @@ impl Link {
 
     /// Whether the script decides for a key.
     pub fn is_scripted(&self, key: &[u8]) -> bool {
-        self.topology.known(key).is_some_and(|node| node.health.backend() == Some(Backend::Script))
+        self.topology.known(key).is_some_and(|server| server.health.backend() == Some(Backend::Script))
     }
 
     /// The mean round trip to the server of a key.
     pub fn round_trip(&self, key: &[u8]) -> Duration {
-        self.topology.known(key).map_or(Duration::ZERO, |node| node.health.round_trip())
+        self.topology.known(key).map_or(Duration::ZERO, |server| server.health.round_trip())
     }
 
     /// How long a round trip to the server of a key takes, at most; `None` where nothing is known.
@@ -186,14 +199,13 @@ impl Link {
     ) -> Result<Settled, Error> {
         self.reaper.begin();
         let exchanging = async {
-            let node = self.topology.node(batch.key()).await?;
-            let line = match insists {
-                true => node.any_line(batch.key()).await?,
-                false => node.line(batch.key()).await?,
-            };
-            let settled = Exchange::new(Arc::clone(&node.health), line, batch, owner, false, &self.reaper).await;
+            let server = self.topology.server(batch.key()).await?;
+            let (connection, turn) = server.turn(batch.key(), batch.len(), insists).await?;
+            let health = Arc::clone(&server.health);
+            let settled =
+                Exchange::new(health, (connection, Some(turn)), batch, owner, &self.reaper).until(deadline).await;
             match settled.reply.as_ref().ok().and_then(redirection) {
-                Some(redirection) => Box::pin(self.follow(redirection, settled)).await, // rare, and large
+                Some(redirection) => Box::pin(self.follow(redirection, settled, deadline)).await, // rare, and large
                 None => Ok(settled),
             }
         };
@@ -203,10 +215,11 @@ impl Link {
 
     /// Sends commands over a connection that was chosen already, and waits for their replies for as long as they may
     /// come: for owners that have the time. Redirections are not followed, but noticed.
-    pub async fn see_through_on(&self, node: &Arc<Node>, line: Arc<Line>, batch: Batch) -> Settled {
+    pub async fn see_through_on(&self, server: &Arc<Server>, connection: Arc<Connection>, batch: Batch) -> Settled {
         self.reaper.begin();
-        let exchange = Exchange::new(Arc::clone(&node.health), line, batch, Owner::Exchange, true, &self.reaper);
-        let settled = exchange.see_through().await;
+        let exchange =
+            Exchange::new(Arc::clone(&server.health), (connection, None), batch, Owner::Exchange, &self.reaper);
+        let settled = exchange.redirected().see_through().await;
         let has_moved = |reply: &Reply| matches!(reply, Reply::Error(text) if text.starts_with("MOVED "));
         if matches!(&settled.reply, Ok(Reply::Array(replies)) if replies.iter().any(has_moved)) {
             self.context.slots_are_stale.store(true, Ordering::Release);
@@ -215,20 +228,20 @@ impl Link {
     }
 
     /// Groups what belongs to keys by the node that has them; and what has none that is known.
-    pub async fn by_node<T>(&self, all: Vec<T>, key: impl Fn(&T) -> &[u8]) -> (Vec<(Arc<Node>, Vec<T>)>, Vec<T>) {
-        let (mut groups, mut others): (Vec<(Arc<Node>, Vec<T>)>, _) = (Vec::new(), Vec::new());
+    pub async fn by_server<T>(&self, all: Vec<T>, key: impl Fn(&T) -> &[u8]) -> (Vec<(Arc<Server>, Vec<T>)>, Vec<T>) {
+        let (mut groups, mut others): (Vec<(Arc<Server>, Vec<T>)>, _) = (Vec::new(), Vec::new());
         if let Some(first) = all.first() {
             // Where no slot is known yet, the first key has them looked up.
-            let _ = self.topology.node(key(first)).await;
+            let _ = self.topology.server(key(first)).await;
         }
         for one in all {
-            let Some(node) = self.topology.known(key(&one)) else {
+            let Some(server) = self.topology.known(key(&one)) else {
                 others.push(one);
                 continue;
             };
-            match groups.iter_mut().find(|(other, _)| Arc::ptr_eq(other, &node)) {
+            match groups.iter_mut().find(|(other, _)| Arc::ptr_eq(other, &server)) {
                 Some((_, group)) => group.push(one),
-                None => groups.push((node, vec![one])),
+                None => groups.push((server, vec![one])),
             }
         }
         (groups, others)
@@ -236,43 +249,43 @@ impl Link {
 
     /// Waits until the server of a key has said who it is, and how it evicts keys.
     pub async fn identify(&self, key: &[u8]) {
-        if let Some(node) = self.topology.known(key) {
-            if let Some(line) = node.health.current() {
-                node.health.identify(&line).await;
+        if let Some(server) = self.topology.known(key) {
+            if let Some(connection) = server.health.current() {
+                server.health.identify(&connection).await;
             }
         }
     }
 
     /// Whether the server of a key has said who it is.
     pub fn is_identified(&self, key: &[u8]) -> bool {
-        let line = self.topology.known(key).and_then(|node| node.health.current());
-        line.is_some_and(|line| line.identity().is_some())
+        let connection = self.topology.known(key).and_then(|server| server.health.current());
+        connection.is_some_and(|connection| connection.identity().is_some())
     }
 
     /// Whether a request would be sent to that address.
     #[cfg(test)]
     pub fn leads_to(&self, address: &str, key: &[u8]) -> bool {
-        self.topology.known(key).is_some_and(|node| node.health.state().address == address)
+        self.topology.known(key).is_some_and(|server| server.health.state().address == address)
     }
 
-    /// Whether it would go there at once, or be decided at once because the server there is away.
+    /// Whether it would go there at once, or be decided at once because the server there is unavailable.
     #[cfg(test)]
     pub fn finds(&self, address: &str, key: &[u8]) -> bool {
-        let is_ready = |node: Arc<Node>| node.health.is_unavailable() || node.health.current().is_some();
+        let is_ready = |server: Arc<Server>| server.health.is_unavailable() || server.health.current().is_some();
         self.leads_to(address, key) && self.topology.known(key).is_some_and(is_ready)
     }
 
     /// Follows a redirection, once: nothing was executed.
-    async fn follow(&self, redirection: Redirection, settled: Settled) -> Result<Settled, Error> {
+    async fn follow(&self, redirection: Redirection, settled: Settled, deadline: Instant) -> Result<Settled, Error> {
         let Settled { batch, owner, .. } = settled;
         let key = batch.key().to_vec();
         if !matches!(redirection, Redirection::TryAgain) && !self.topology.join().await {
             return Err(self.not_followed(&key));
         }
-        let here = async || self.topology.node(&key).await;
-        let (node, batch) = match redirection {
+        let here = async || self.topology.server(&key).await;
+        let (server, batch) = match redirection {
             Redirection::Moved(address) => match self.topology.redirected(&key, &address, true) {
-                Some(node) => (node, batch),
+                Some(server) => (server, batch),
                 None => (here().await?, batch),
             },
             Redirection::Ask(address) => {
@@ -285,23 +298,24 @@ impl Link {
                     }
                 }
                 match self.topology.redirected(&key, &address, false) {
-                    Some(node) => (node, Batch::Several(commands)),
+                    Some(server) => (server, Batch::Several(commands)),
                     None => return Err(self.not_followed(&key)),
                 }
             }
             Redirection::TryAgain => (here().await?, batch),
         };
-        let line = node.line(&key).await?;
-        Ok(Exchange::new(Arc::clone(&node.health), line, batch, owner, true, &self.reaper).await)
+        let (connection, turn) = server.turn(&key, batch.len(), false).await?;
+        let exchange = Exchange::new(Arc::clone(&server.health), (connection, Some(turn)), batch, owner, &self.reaper);
+        Ok(exchange.until(deadline).redirected().await)
     }
 
     /// The server redirects to others, and this client cannot follow.
     fn not_followed(&self, key: &[u8]) -> Error {
         match self.topology.known(key) {
-            Some(node) if node.health.was_served() => {
+            Some(server) if server.health.was_served() => {
                 let cause =
                     Reason::Cluster.because("the server redirects to others, which this client does not follow");
-                node.health.failed(&cause, key);
+                server.health.failed(&cause, key);
                 Error::Unavailable(cause)
             }
             _ => Error::NeedsCluster,
@@ -326,12 +340,12 @@ impl Link {
             return Error::ModuleTooOld(command.to_owned());
         }
         if is_unknown_command(&text) {
-            let node = self.topology.known(key);
-            return match node.as_ref().and_then(|node| node.health.backend()) {
+            let server = self.topology.known(key);
+            return match server.as_ref().and_then(|server| server.health.backend()) {
                 // EVALSHA itself may be what is unknown.
                 Some(Backend::Script) if text.contains(PREFIX) => Error::NeedsModule,
-                // A server that was replaced by one without the module is away.
-                _ if node.is_some_and(|node| node.health.was_served()) => Error::Unavailable(Cause::said(text)),
+                // A server that was replaced by one without the module is unavailable.
+                _ if server.is_some_and(|server| server.health.was_served()) => Error::Unavailable(Cause::said(text)),
                 _ => Error::ModuleMissing,
             };
         }
@@ -340,16 +354,16 @@ impl Link {
 
     /// Whether the server can announce changes of a key.
     pub fn is_tracked(&self, key: &[u8]) -> bool {
-        self.topology.known(key).is_some_and(|node| node.tracking.is_offered())
+        self.topology.known(key).is_some_and(|server| server.tracking.is_offered())
     }
 
     /// Reads a key so that the server announces its changes from then on. No request waits for this.
     pub async fn read_tracked(&self, key: &[u8], commands: &[Command]) -> Result<Vec<Reply>, Error> {
-        let node = self.topology.node(key).await?;
-        if node.health.is_unavailable() {
+        let server = self.topology.server(key).await?;
+        if server.health.is_unavailable() {
             return Err(Error::Unavailable(Reason::Other.because("the breaker is open")));
         }
-        match node.tracking.read(commands).await {
+        match server.tracking.read(commands).await {
             Ok(Reply::Array(replies)) => Ok(replies),
             Ok(reply) => Err(Error::Unavailable(Cause::unclear(&reply))),
             Err(failure) => Err(Error::Unavailable(failure.into())),
@@ -358,7 +372,7 @@ impl Link {
 
     /// Whether somebody can wait on the server of a key, if there is a place.
     pub fn lets_wait(&self, key: &[u8]) -> bool {
-        self.can_wait(key) && !self.is_away(key)
+        self.can_wait(key) && !self.is_unavailable(key)
     }
 
     fn can_wait(&self, key: &[u8]) -> bool {
@@ -367,7 +381,7 @@ impl Link {
         is_offered && !self.lets_nobody_wait.load(Ordering::Relaxed) && !self.is_scripted(key)
     }
 
-    /// A server is back that was away, some time after this was called.
+    /// A server is back that was unavailable, some time after this was called.
     pub fn is_back(&self) -> impl std::future::Future<Output = ()> + '_ {
         self.context.is_back.notified()
     }
@@ -388,8 +402,8 @@ impl Link {
         loop {
             let left = wait.left();
             let waiting = async {
-                let node = self.topology.node(key).await?;
-                let sent = node.waiting.send(&command(left)).await;
+                let server = self.topology.server(key).await?;
+                let sent = server.waiting.send(&command(left)).await;
                 let (reply, is_scripted) = sent.map_err(|failure| Error::Unavailable(failure.into()))?;
                 if let Some(Redirection::Moved(address)) = redirection(&reply) {
                     self.topology.redirected(key, &address, true);
@@ -429,7 +443,7 @@ impl Link {
             self.count(Count::InDoubt, exchanges as u64);
             tracing::warn!(exchanges, "closed without replies: whether these requests were counted is in doubt");
         }
-        self.topology.nodes().iter().for_each(|node| node.health.give_up());
+        self.topology.nodes().iter().for_each(|server| server.health.give_up());
     }
 
     /// Waits until all exchanges have been seen through.
