@@ -8,6 +8,7 @@ import pytest
 from support.server import ROOT
 
 TESTS = re.compile(r"#\[cfg\(test\)\]\s*(pub(\(\w+\))? )?(mod \w+;|mod \w+ \{.*|use [^;]+;)", re.DOTALL)
+USE = re.compile(r"(?m)^\s*(?:pub(?:\([^)]*\))? )?use ([^;]+);")
 
 
 def rooms(crate):
@@ -52,7 +53,7 @@ def files(crate):
         if path.name == "mod.rs":
             continue
         code = re.sub(r"//.*", "", TESTS.sub("", path.read_text()))
-        paths = [leaf for tree in re.findall(r"(?m)^\s*(?:pub(?:\([^)]*\))? )?use ([^;]+);", code) for leaf in leaves(tree)]
+        paths = [leaf for tree in USE.findall(code) for leaf in leaves(tree)]
         below[module] = set()
         for words in (one.split("::") for one in paths + re.findall(r"\b(?:crate|super)(?:::\w+)+", code)):
             ups = words.count("super")

@@ -7,7 +7,7 @@ import sys
 
 from docs.pages import blocks, page_named
 from support.resp import Connection, Failed
-from support.script import SCRIPT, load, sha
+from support.script import SCRIPT, sha
 from support.server import ROOT
 
 PAGE = page_named("managed-servers.md")

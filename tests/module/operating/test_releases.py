@@ -65,8 +65,8 @@ def test_one_binary_serves_every_release(name, report):
         assert client.info("swlimit")["swlimit_granted_units"] == 1 + 4 + 5 + 6 + 1 + 4 + 1 + 7
         listed = {name for name in client.execute_command("COMMAND LIST") if re.match(rb"(?i)swlimit\.", name)}
         assert listed == {f"swlimit.{name}".encode() for name in (
-            "acquire", "admit", "allow", "apply", "block", "budget", "hold", "holders", "info", "mallow", "peek", "record",
-            "refund", "release", "renew", "settle", "top", "unblock")}
+            "acquire", "admit", "allow", "apply", "block", "budget", "hold", "holders", "info", "mallow", "peek",
+            "record", "refund", "release", "renew", "settle", "top", "unblock")}
     report(f"{version}: {len(TRANSCRIPT)} commands answered as expected")
 
 

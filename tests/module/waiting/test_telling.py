@@ -22,7 +22,8 @@ def recorded(server):
     """The instants, costs and keys of the units in the append-only file."""
     effects = [effect for words in aof.commands(server) if words[0] == "SWLIMIT.APPLY"
                for effect in zip(words[1::2], words[2::2])]
-    counts = [(key, re.fullmatch(r"c\d+\*\d+@(\d+)(?:\+(\d+))?[!~\d]*", word)) for key, word in effects if word[0] == "c"]
+    counts = [(key, re.fullmatch(r"c\d+\*\d+@(\d+)(?:\+(\d+))?[!~\d]*", word)) for key, word in effects
+              if word[0] == "c"]
     return [(int(count[1]), int(count[2] or 1), key) for key, count in counts]
 
 
