@@ -64,6 +64,7 @@ pub fn describe() {
         ("sent_again", "Units sent once more because nobody knows whether they were counted"),
         ("lost", "Units given up after two synchronizations in doubt"),
         ("holds_lost", "Holds that ended before they were released"),
+        ("evicted", "Keys that the client forgot while they were of use, as there were more than max_keys"),
         ("taken_over", "Keys of the script that were given to the module"),
         ("unclaimed", "Units granted to requests that had been decided otherwise by then"),
     ] {

@@ -118,7 +118,7 @@ test("a denial waits even if the limit has risen since it was asked", async (tes
   const client = await connect(test);
   const slow = async (words) => {
     const reply = await client.sendCommand(words);
-    clock.ahead += slowness;
+    if (words[0] !== "INFO") clock.ahead += slowness;
     return reply;
   };
   const options = { limit: 120, window: "1h", resolution: "5m", warmUp: "10h", timeout: "1d" };

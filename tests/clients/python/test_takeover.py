@@ -132,8 +132,12 @@ def test_a_module_that_is_too_old_and_far_away(clients, server):
         with pytest.raises(swlimit.UnavailableError):
             one.holds.hold("hold")
         time.sleep(1)
+        relay.trip = 0.0
+        eventually(lambda: one.holds.servers()[0].state, "up")
+        del relay.asked_for[:]
         with pytest.raises(swlimit.ModuleMissing, match="too old"):
             one.holds.hold("hold")
+        assert b"SWLIMIT.PEEK" not in relay.asked_for
 
 
 def test_renewals_notice_it_by_themselves(kind, clients, start):

@@ -229,7 +229,7 @@ impl ServerHealth {
         self.trips.took(round_trip);
         if self.slow.in_time(round_trip, is_measured) {
             let address = self.connector.name();
-            tracing::info!("server {address} is in time again: a reply took {round_trip:?}");
+            tracing::info!("server {address} is in time again: a reply took {} ms", round_trip.as_millis());
         }
     }
 
@@ -259,7 +259,8 @@ impl ServerHealth {
     pub fn too_slow(&self, timeout: Duration) -> Option<Cause> {
         let round_trip = self.slow.above(timeout)?;
         self.say_slow(round_trip, timeout);
-        Some(Reason::Slow.because(format!("a round trip of {round_trip:?}, and a timeout of {timeout:?}")))
+        let (round_trip, timeout) = (round_trip.as_millis(), timeout.as_millis());
+        Some(Reason::Slow.because(format!("the round trip is {round_trip} ms, and the timeout {timeout} ms")))
     }
 
     fn say_slow(&self, round_trip: Duration, timeout: Duration) {

@@ -7,7 +7,7 @@ use crate::support::patient;
 use crate::support::server::Server;
 
 async fn several_rates(client: &Client) {
-    let limits = client.limits("3/hour; 2 per 10 minutes").on_failure(OnFailure::Deny).build().unwrap();
+    let limits = client.limits("3/hour; 2/10m").on_failure(OnFailure::Deny).build().unwrap();
     assert!(limits.peek("user:1").await.unwrap().granted());
     assert!(limits.allow("user:1").await.unwrap().granted());
     let granted = limits.allow("user:1").await.unwrap();
