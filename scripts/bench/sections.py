@@ -196,7 +196,8 @@ SECTIONS = {
     "instructions": Section(
         "Instructions per command",
         "Counted by valgrind's callgrind, one key, no pipeline: hardly any time plays a part. The module's own count "
-        "repeats to one instruction; what the server does for the module differs by up to 1 %, and so is only shown.",
+        "repeats to one instruction on a quiet machine; what the server does for the module differs by up to 1 %, and "
+        "so is only shown.",
         lambda options: instructions.measure(options.against),
         lambda result: result.table(), needs=("valgrind", "vgdb")),
 }
