@@ -7,12 +7,16 @@ import grpc
 import pytest
 
 from docs.pages import page_named
+from support.cluster import Cluster
 from support.daemon import descriptor
 from support.lacking import needed
 from support.releases import ONLY_SINCE_7
+from support.sentinel import watched
+from support.server import MODULE
 
-ROWS = dict(re.findall(r"^\| (?:module, )?((?:mode )?[^|\n]*?) \| `(\+(?:\\\||[^|\n])*~\{shop\}\*)` \|$",
-                       page_named("rights.md").read_text(), re.MULTILINE))
+PAGE = page_named("rights.md").read_text()
+ROWS = dict(re.findall(r"^\| (?:module, )?((?:mode )?[^|\n]*?) \| `(\+(?:\\\||[^|\n])*~\{shop\}\*)` \|$", PAGE,
+                       re.MULTILINE))
 WINDOW = "{unit: day, requests_per_unit: 2, mode: %s}"
 LIMITS = {f"mode `{mode}`": WINDOW % mode for mode in ("direct", "cached", "leased", "eventual")} | {
     "`period`": "{period: day, requests_per_unit: 2}", "`concurrency`": "{concurrency: 2, id: k, ttl: 9s}",
@@ -29,6 +33,12 @@ def server(server_of_each):
 def listed(what):
     """The rights that a line of the page names."""
     return ROWS[what].replace("\\|", "|").split()
+
+
+def added(what):
+    """The rights that a line of the page adds to others."""
+    line = re.search(rf"^\| {re.escape(what)}[^|]*\| (.*) \|$", PAGE, re.MULTILINE)[1]
+    return [right for part in re.findall(r"`([^`]*)`", line) for right in part.replace("\\|", "|").split()]
 
 
 def logged_in(server, rights):
@@ -124,6 +134,66 @@ def test_rights_of_the_script_on_redis_6_2(start_daemon, start, what):
     assert [daemon.codes(descriptor(f"k={id}"), domain="shop")[0] for id in "abc"][:2] == ["OK"] * 2
     daemon.stop()
     assert refused(old) <= {"evalsha_ro", "eval_ro"}, daemon.log
+
+
+@pytest.mark.parametrize("mode", ["cached", "leased"])
+def test_rights_of_the_script_near_the_request(start_daemon, start, mode):
+    """With what the module's line has from client|tracking on."""
+    plain = start(module=None)
+    line = listed(f"mode `{mode}`")
+    url = logged_in(plain, [*listed("script"), *line[line.index("+client|tracking"):]])
+    limits = f"{{domain: shop, descriptors: [{{key: k, rate_limit: {WINDOW % mode}}}]}}"
+    daemon = start_daemon(limits, plain, module="never")
+    daemon.stop()
+    daemon.write_settings(server=url)
+    daemon.start()
+    plain.cli("ACL", "LOG", "RESET")
+    assert [daemon.codes("k=a", domain="shop")[0] for _ in range(3)] == ["OK", "OK", "OVER_LIMIT"]
+    daemon.stop()
+    assert not refused(plain), daemon.log
+
+
+def test_rights_where_the_module_is_loaded_later(start_daemon, start):
+    """With both lines and what the page adds, the script's keys are taken over. Before, the module's are unknown."""
+    late = start(module=None)
+    url = logged_in(late, listed("script"))
+    both = [*listed("mode `direct`"), *listed("script"), *added("`module: auto`")]
+    assert "Unknown command" in late.cli("ACL", "SETUSER", "other", *both)
+    limits = f"{{domain: shop, descriptors: [{{key: k, rate_limit: {WINDOW % 'direct'}}}]}}"
+    daemon = start_daemon(limits, late)
+    daemon.stop()
+    daemon.write_settings(server=url)
+    late.cli("ACL", "LOG", "RESET")
+    for _ in range(2):
+        daemon.start()
+        assert daemon.codes("k=a", domain="shop")[0] == "OK"
+        daemon.stop()
+        if late.cli("MODULE", "LOAD", MODULE) == "OK":
+            logged_in(late, both)
+    assert late.cli("TYPE", late.cli("KEYS", "{shop}*")) == "sw-window"
+    assert not refused(late), daemon.log
+
+
+@pytest.mark.parametrize("place", ["cluster", "sentinel"])
+def test_rights_of_a_cluster_and_of_a_primary_of_sentinels(start_daemon, start, binaries, tmp_path, place):
+    if place == "cluster":
+        servers = Cluster(start).servers
+        address = f"redis-cluster://short:secret@127.0.0.1:{servers[0].port}"
+    else:
+        sentinel, *servers = watched(start, binaries, tmp_path, "ours")
+        address = f"redis-sentinel://short:secret@127.0.0.1:{sentinel.port}/ours"
+    rights = [*listed("mode `direct`"), *added("a cluster, Sentinel")]
+    for server in servers:
+        logged_in(server, rights)
+        server.cli("ACL", "LOG", "RESET")
+    limits = f"{{domain: shop, descriptors: [{{key: k, rate_limit: {WINDOW % 'direct'}}}]}}"
+    daemon = start_daemon(limits, servers[0])
+    daemon.stop()
+    daemon.write_settings(server=address)
+    daemon.start()
+    assert [daemon.codes("k=a", domain="shop")[0] for _ in range(3)] == ["OK", "OK", "OVER_LIMIT"]
+    daemon.stop()
+    assert set().union(*map(refused, servers)) == set(), daemon.log
 
 
 def test_keys_that_the_user_may_not_touch(start_daemon, server):
