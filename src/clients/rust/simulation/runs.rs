@@ -1144,13 +1144,13 @@ fn a_quarter_of_a_million_strange_events() {
     simulate(STRANGE, 250_000).assert_decided();
 }
 
-/// As many as `SWLIMIT_EVENTS` says, from the seed `SWLIMIT_SEED` on, or a random rough one: see `scripts/simulate`. The
-/// strange ones are not clean yet: from seed 562950259126547 on, a node stays slow for seconds after its replies are in
-/// time.
+/// As many as `SWLIMIT_EVENTS` says, from the seed `SWLIMIT_SEED` on, or a random rough one: see `scripts/simulate`. So
+/// few are for what is not mended yet: with the seeds 281476602170833 and 562950259126547 a node of a cluster stays slow
+/// long after its replies are in time.
 #[test]
 #[ignore = "as long as one likes"]
 fn any_number_of_events() {
     let number = |name| std::env::var(name).ok().map(|text| text.parse().expect(name));
     let first = number("SWLIMIT_SEED").unwrap_or_else(|| ROUGH + fastrand::u64(..1 << 32));
-    simulate(first, number("SWLIMIT_EVENTS").unwrap_or(1_000_000)).print();
+    simulate(first, number("SWLIMIT_EVENTS").unwrap_or(200_000)).print();
 }
