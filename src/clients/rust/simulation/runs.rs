@@ -42,7 +42,7 @@ use crate::{Client, Decision, Error, Limiter, Mode, OnFailure, Quota, Request, S
 /// 1,296,058,849,558, 281,477,100,016,876), or whose connection refused writes (5,000,172, 7,000,229); and of denials that
 /// hold for a short time, while leases were given back (1,192,107,374,201). And it was wrong: a former primary said
 /// nothing when it copied all from the new one (281,477,200,018,128).
-const FOUND: [u64; 26] = [
+const FOUND: [u64; 27] = [
     0,
     11,
     168,
@@ -67,6 +67,7 @@ const FOUND: [u64; 26] = [
     281_477_300_019_771,
     281_477_564_634_137,
     281_477_982_603_012,
+    281_476_602_170_833,
     562_952_651_002_919,
     562_954_109_293_291,
 ];
@@ -1145,8 +1146,8 @@ fn a_quarter_of_a_million_strange_events() {
 }
 
 /// As many as `SWLIMIT_EVENTS` says, from the seed `SWLIMIT_SEED` on, or a random rough one: see `scripts/simulate`. So
-/// few are for what is not mended yet: with the seeds 281476602170833 and 562950259126547 a node of a cluster stays slow
-/// long after its replies are in time.
+/// few are for what is not understood yet: with the strange seed 562950259126547 a policy decides for seconds beside a
+/// node of a cluster whose last reply was late by as much.
 #[test]
 #[ignore = "as long as one likes"]
 fn any_number_of_events() {

@@ -10,7 +10,7 @@ use tokio::time::{sleep, sleep_until, timeout, Duration, Instant};
 use super::breaker::pauses;
 use super::connection::{Connection, Turn};
 use super::connector::{Connector, Context};
-use super::health::{failure, redirection};
+use super::health::{failure, is_read_only, redirection};
 use super::server_health::{ServerHealth, CONNECTING, PROBING};
 use super::tracking::Tracking;
 use super::waiting::Waiting;
@@ -220,8 +220,16 @@ async fn probe_slow(server: Weak<Server>) {
         server.connector.sent(1);
         let (sent, probe) = (Instant::now(), Command::allow(&key, &Demand::nothing()));
         match timeout(PROBING.max(health.timeout()), connection.send(&probe)).await {
-            Ok(reply) if failure(&reply, false).is_none() => health.measured(sent.elapsed()),
-            Ok(_) => {}
+            Ok(reply) => match failure(&reply, false) {
+                None => health.measured(sent.elapsed()),
+                // No request goes there that would find it out.
+                Some(cause) => {
+                    if reply.is_err() || is_read_only(&reply) {
+                        connection.retire();
+                    }
+                    health.failed(&cause, &key);
+                }
+            },
             Err(_) => connection.retire(),
         }
     }
