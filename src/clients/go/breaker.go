@@ -167,15 +167,20 @@ func (b *breaker) isBack() *connection {
 		return nil
 	}
 	b.mu.Lock()
-	probe := probeCommand(b.key)
+	probes := []command{probeCommand(b.key)}
 	b.mu.Unlock()
 	if cn.backend() == byScript { // which denies also where nothing can be written
-		probe = other(probe.key(), "SETRANGE", probe.key(), "0", "")
+		key := probes[0].key()
+		probes = append(probes, other(key, "SETRANGE", key, "0", ""))
 	}
-	_, err := cn.do(ctx, probe)
-	if ctx.Err() != nil || isCondition(err) || errors.As(err, new(*unavailable)) {
-		cn.fail(errors.New("the server is not back"))
-		return nil
+	for _, probe := range probes {
+		_, err := cn.do(ctx, probe)
+		text, _ := err.(serverError)
+		isUnknown := unknownCommand.MatchString(string(text)) && p.client.served.Load()
+		if ctx.Err() != nil || isUnknown || isCondition(err) || errors.As(err, new(*unavailable)) {
+			cn.fail(errors.New("the server is not back"))
+			return nil
+		}
 	}
 	return cn
 }

@@ -332,7 +332,7 @@ func (p *server) heardOf(c *call) {
 	case late: // which counts as a failure already
 	case hasNone:
 		p.breaker.fail(c.key(), failed)
-	case isCondition(c.err):
+	case isCondition(c.err), p.isReplaced(c):
 		p.breaker.fail(c.key(), &unavailable{text: quoted(string(text)), reason: reasonOfReply(causeOf(string(text)))})
 	default:
 		c.connection.onTime.Store(int64(now()))
@@ -353,6 +353,13 @@ func isCondition(err error) bool {
 	}
 	reason := reasonOfReply(causeOf(string(text)))
 	return reason != "" && reason != reasonModuleMissing && reason != reasonCluster
+}
+
+// isReplaced tells whether a server knows neither the module nor scripts, though one has decided before: another server
+// has taken its place.
+func (p *server) isReplaced(c *call) bool {
+	text, _ := c.err.(serverError)
+	return c.byScript && unknownCommand.MatchString(string(text)) && p.client.served.Load()
 }
 
 var redirection = regexp.MustCompile("^(MOVED|ASK|TRYAGAIN) ")
