@@ -39,6 +39,7 @@ def swlimitd():
 ADAPTERS = {
     "python-threads": lambda: python("threads"),
     "python-asyncio": lambda: python("asyncio"),
+    "python-fakes": lambda: python("fakes"),
     "node-redis": lambda: javascript("redis"),
     "node-ioredis": lambda: javascript("ioredis"),
     "go": go,

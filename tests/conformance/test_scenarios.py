@@ -13,7 +13,7 @@ from conformance.runner import HERE, judged, known, run_steadily, scenarios
 @pytest.mark.parametrize("adapter", ADAPTERS)
 def test_scenarios(adapter, record_property):
     words, options = ADAPTERS[adapter]()
-    found = asyncio.run(run_steadily(adapter, words, scenarios(), **options))
+    found = asyncio.run(run_steadily(adapter, words, scenarios(adapter), **options))
     record_property(PREFIX + adapter, found)
     assert Counter(found.values())["ok"] > len(found) / 3
     assert list(judged(adapter, found)) == []

@@ -1,4 +1,5 @@
-"""The Python client for scenarios, `threads` or `asyncio`: does what the runner says, and judges nothing."""
+"""The Python client for scenarios, `threads`, `asyncio`, or `fakes` for tests: does what the runner says, and judges
+nothing."""
 
 import asyncio
 import inspect
@@ -14,9 +15,10 @@ import redis
 import redis.asyncio
 
 import swlimit
+from swlimit.testing import FakeLimiter
 
 CLIENTS, CALLS, RETURNED = {}, {}, {}
-IS_ASYNC = sys.argv[1] == "asyncio"
+IS_ASYNC, IS_FAKE = sys.argv[1] == "asyncio", sys.argv[1] == "fakes"
 OUT = threading.Lock()
 
 
@@ -81,6 +83,8 @@ def made(client, options):
     if kind == "budget":
         return getattr(swlimit, prefix + "BudgetLimiter")(client, limit, options.pop("period"), **options)
     limiter, window = getattr(swlimit, prefix + "Limiter"), options.pop("window")
+    if IS_FAKE:
+        return FakeLimiter(limit, window)
     if options.get("mode") == "local":
         return limiter(None, limit, window, **options)
     if isinstance(client, str):
@@ -92,6 +96,10 @@ def call(asked):
     """What the asked method returns: of an AsyncLimiter to be awaited."""
     limiters, method, keys = CLIENTS[asked["client"]][1], asked["method"], asked["keys"]
     options = {name: value for name, value in asked["options"].items() if name not in ("of", "cancellable", "times")}
+    if method in ("deny", "grant"):
+        after = {"retry_after": float("inf") if options["retry_after"] == "never" else options["retry_after"]
+                 } if options else {}
+        return getattr(limiters[asked["limiter"]], method)(key=keys[0] if keys else None, **after)
     cost = {name: options.pop(name) for name in ("cost",) if name in options}
     if method in ("release", "settle"):
         return getattr(RETURNED[asked["options"]["of"]], method)(*options.get("used", []))
@@ -125,8 +133,8 @@ def common(asked):
     do, number = asked["do"], asked["id"]
     if do == "hello":
         say(id=number, ok=["sentinel", "cluster", "url", "statistics", "reasons", "logs", "brought", "partial",
-                           "deadline", "timeouts", "tracking", "guards", "settle", "keep"]
-            + ["burst", "cancel", "cancel_refund", "undo"] * IS_ASYNC)
+                           "deadline", "timeouts", "tracking", "guards", "settle", "keep", "record"]
+            + ["burst", "cancel", "cancel_refund", "undo"] * IS_ASYNC + ["deny"] * IS_FAKE)
     elif do == "statistics":
         answer(number, lambda: statistics(CLIENTS[asked["client"]][1]))
     elif do == "health":

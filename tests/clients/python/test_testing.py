@@ -166,17 +166,19 @@ def test_a_server_while_clocks_are_frozen(server):
 
 
 def test_a_fake_denies_on_demand(fake):
-    assert outcome(fake.allow("a", 3)) == (3, 10, 7, 0.0, 0.0, 60.0, "local", False)
+    assert outcome(fake.allow("a", 3)) == (3, 10, 7, 0.0, 65.0, 60.0, "local", False)
     fake.deny("30s")
     assert outcome(fake.allow("a")) == (0, 10, 0, 30.0, 30.0, 60.0, "local", False)
     assert outcome(fake.acquire("b", timeout="1h")).granted == 0
     fake.grant("b")
     assert (outcome(fake.peek("b")).granted, outcome(fake.peek("a")).granted) == (1, 0)
     fake.grant()
-    fake.deny(None, "b")
-    assert outcome(fake.allow("b")).never
+    for never in (None, math.inf):
+        fake.deny(never, "b")
+        assert outcome(fake.allow("b")).never
     assert outcome(fake.allow("a")).granted
     fake.deny()
+    outcome(fake.block("b", "1h"))
     fake.grant()
     assert outcome(fake.allow("b")).granted
 

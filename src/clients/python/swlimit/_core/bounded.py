@@ -39,6 +39,9 @@ class BoundedMap(Generic[Value]):
     def pop(self, key: bytes) -> Value | None:
         return self._values.pop(key, None)
 
+    def clear(self) -> None:
+        self._values.clear()
+
     def _make_room(self, now: int) -> None:
         pinned = 0
         while len(self._values) >= self._max_keys:

@@ -14,6 +14,7 @@ from .._core.clock import Clock
 from .._core.decision import Decision
 from .._core.local_windows import LocalWindows
 from .._core.quota import Duration, Quota, milliseconds
+from .._core.window import Key as Window
 from .._core.window import Reply
 from .._rate_base import Options
 from .._sync_async import AsyncClient, C, Client, dual_method
@@ -110,19 +111,16 @@ class _FakeLimiter(_RateLimiter[C]):
         return self._answers.calls
 
     def deny(self, retry_after: Duration | None = 1, key: Key | None = None) -> None:
-        """Deny all requests from now on, or those for a key. retry_after: None: they can never be granted."""
-        after = -1 if retry_after is None else milliseconds(retry_after, "retry_after")
+        """Deny all requests from now on, or those for a key. retry_after: None, or `math.inf`: they can never be
+        granted."""
+        after = -1 if retry_after is None or retry_after == math.inf else milliseconds(retry_after, "retry_after")
         if key is None:
-            self._answers.denied = {None: after}
-        else:
-            self._answers.denied[self._name(key)] = after
+            self.grant()
+        self._answers.denied[None if key is None else self._name(key)] = after
 
     def grant(self, key: Key | None = None) -> None:
-        """Grant all requests again, or those for a key."""
-        if key is None:
-            self._answers.denied = {}
-        else:
-            self._answers.denied[self._name(key)] = 0
+        """Grant all requests again, or those for a key, also where it is blocked."""
+        self._answers.grant(None if key is None else self._name(key))
 
     async def _acquire(self, key: Key, cost: int = 1, timeout: Duration | None = None) -> Decision:
         """Decide at once: nobody waits for a fake."""
@@ -142,7 +140,7 @@ class AsyncFakeLimiter(_FakeLimiter[AsyncClient], AsyncLimiter):
 
 
 class _Answers(LocalWindows):
-    """What a fake answers in place of windows."""
+    """What a fake answers: what a window does for which nothing is counted yet, or which is blocked."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -150,28 +148,42 @@ class _Answers(LocalWindows):
         self.denied: dict[bytes | None, int] = {}
         """For how many ms requests for a key are denied, for None those for all others; -1: for ever."""
 
+    def grant(self, key: bytes | None) -> None:
+        if key is None:
+            self.denied.clear()
+            self._keys.clear()
+        else:
+            self.denied[key] = 0
+            self._keys.pop(key)
+
     def execute(self, command: str, key: bytes, quota: Quota, now: int, cost: int = 1, partial: bool = False,
                 age: int = 0, block: int | None = None) -> Reply:
         self._note(command, key, cost)
-        return self.reply(key, quota, cost)
+        return super().execute(command, key, quota, now, cost, partial, age, block)
 
     def change(self, command: str, key: bytes, now: int, **options: Any) -> int:
         units: int = options.get("units", 0)
         self._note("RESET" if command == "DEL" else command, key, units)
-        return now + options["duration"] if command == "BLOCK" else units or 1
+        return units or super().change(command, key, now, **options)
 
     def check(self, key: bytes, quota: Quota, now: int, cost: int) -> Reply:
         self._note("ALLOW", key, cost)
-        return self.reply(key, quota, cost)
+        return super().check(key, quota, now, cost)
 
-    def take(self, key: bytes, quota: Quota, now: int, cost: int) -> Reply:
-        return self.reply(key, quota, cost)
-
-    def reply(self, key: bytes, quota: Quota, cost: int) -> Reply:
-        after = self.denied.get(key, self.denied.get(None, 0))
-        if not after:
-            return [cost, quota.limit, max(0, quota.limit - cost), 0, 0]
-        return [0, quota.limit, 0, after, max(0, after)]
+    def _execute(self, command: str, key: bytes, quota: Quota, now: int, cost: int, partial: bool = False,
+                 age: int = 0, block: int | None = None) -> Reply:
+        left = self.denied.get(key, self.denied.get(None, 0))
+        if left < 0:
+            return [0, quota.limit, 0, left, 0]
+        if (kept := self._keys.used(key)) is not None:
+            left = max(left, kept.blocked_until - now)
+        now -= now % quota.geometry.resolution  # so that a request always has the same answer
+        window = Window(blocked_until=now + left)
+        if command == "PEEK":
+            return window.peek(quota, now, cost, partial)
+        if command == "RECORD":
+            return window.record(quota, now, cost, age, block)
+        return window.allow(quota, now, cost, partial, block)
 
     def _note(self, command: str, key: bytes, cost: int) -> None:
         self.calls.append(Call(command.lower(), key.decode(errors="backslashreplace"), cost))
