@@ -25,7 +25,7 @@ BLOCKS = {page: blocks(page) for page in PAGES}
 OUTPUTS = {block: after.text for page in BLOCKS.values() for block, after in pairwise(page) if after.is_output}
 SHELL = ("sh", "console")
 TYPED = ("redis", "python", *SHELL)
-BY_THEMSELVES = ("conf", "ini", "js", "rust", "go")
+BY_THEMSELVES = ("conf", "ini", "js", "ts", "rust", "go")
 HARMLESS = re.compile(r"(redis-cli|scripts/replay) [^;&|`$<>]*$")  # the shell commands that may be run where tests run
 BY_THE_CLOCK = re.compile(r"SWLIMIT\.(ALLOW|ACQUIRE|PEEK|RECORD|MALLOW) (?!.* AT )")
 PROMPTS = {"redis": "redis> ", "console": "$ "}
@@ -46,11 +46,11 @@ def is_typed(block):
         block.language not in SHELL or all(map(HARMLESS.match, typed(block)[0])))
 
 
-def of_language(language):
-    """A parametrization: all blocks in this language that must run."""
+def of_language(*languages):
+    """A parametrization: all blocks in these languages that must run."""
     return pytest.mark.parametrize("block", [
         pytest.param(block, id=block.place) for page in PAGES for block in BLOCKS[page]
-        if block.language == language and not block.excused])
+        if block.language in languages and not block.excused])
 
 
 @pytest.mark.parametrize("page", PAGES, ids=place_of)
@@ -183,14 +183,14 @@ def lacking(what):
 ASK = "const got = await fetch('http://127.0.0.1:3000/'); console.log(await got.text()); process.exit(got.ok ? 0 : 1);"
 
 
-@of_language("js")
+@of_language("js", "ts")
 def test_node(block):
     """An application that listens, on port 3000, is asked for its page."""
     text = block.text + (ASK if re.search(r"\.listen\(|\bserve\(", block.text) else "")
     with Server() as server:
         text = re.sub(r"\b3000\b", str(free_port()), with_port(server, text))
         text = re.sub(r"new (\w*Limiter|Limits|RateLimiterSwlimit)\(\{", r'\g<0> timeout: "20s",', text)
-        done = node.run("--input-type=module", "-e", text)
+        done = node.run(f"--input-type={'module-typescript' if block.language == 'ts' else 'module'}", "-e", text)
     assert done.returncode == 0, done.stdout + done.stderr
     assert done.stdout, done.stderr
     if block in OUTPUTS:

@@ -85,6 +85,16 @@ export class ModelDeniedError extends NotAdmittedError {
 /**
  * A middleware for `wrapLanguageModel`. Each attempt of the AI SDK is a request of its own: an error with a status gives
  * its units back, and after any other end without usage the estimate stays counted.
+ *
+ * @example
+ * import { gateway, wrapLanguageModel } from "ai";
+ * import { rateLimit } from "swlimit/ai-sdk";
+ *
+ * const limiter = new Limiter({ client, limit: 100_000, window: "1m" });
+ * const model = wrapLanguageModel({
+ *   model: gateway("openai/gpt-5"),
+ *   middleware: rateLimit({ parts: () => [{ limiter, key: "ann", name: "tokens", cost: 500 }] }),
+ * });
  */
 export function rateLimit<
   Version extends "v3" | "v4",

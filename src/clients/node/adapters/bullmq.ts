@@ -9,6 +9,8 @@ import { NotAdmittedError, type Spending, type SpendingOptions, spending } from 
 /** The used part of a job. */
 interface AnyJob {
   readonly name: string;
+  // biome-ignore lint/suspicious/noExplicitAny: as BullMQ types the data of jobs whose type nobody says
+  readonly data: any;
   moveToDelayed(timestamp: number, token?: string): Promise<void>;
 }
 
@@ -38,6 +40,14 @@ type Processor<Job, Result> = (job: Job, token?: string) => Promise<Result>;
 /**
  * A processor that waits for a job's units and then does its work. The worker needs no limiter of its own. With `parts`,
  * each attempt is admitted, and settled by the usage that the work saw.
+ *
+ * @example
+ * import { Worker } from "bullmq";
+ * import { inTurn } from "swlimit/bullmq";
+ *
+ * const limiter = new Limiter({ client, limit: 100, window: "1m", prefix: "partner:" });
+ * const job = inTurn({ limiter, key: ({ data }) => data.partner }, async ({ data }) => console.log(data.call));
+ * new Worker("calls", job, { connection: { host: "127.0.0.1", port: 6379 } });
  */
 export function inTurn<Job extends AnyJob, Result, Name extends string>(
   options: FleetOptions<Job, Name>,

@@ -56,6 +56,17 @@ interface Answer {
   readonly error?: string;
 }
 
+/**
+ * A limiter that asks swlimitd. While that does not answer within `timeout`, `onFailure` decides.
+ *
+ * @example
+ * import { HttpLimiter } from "swlimit/edge";
+ *
+ * const limiter = new HttpLimiter({ url: "https://limits.example:8443", limit: 100, window: "1m" });
+ * const { granted, retryAfter } = await limiter.allow("user:1");
+ *
+ * @throws TypeError or RangeError when an option is wrong.
+ */
 export class HttpLimiter {
   /** The quota; durations in ms. */
   readonly quota: Quota;

@@ -31,6 +31,15 @@ interface Hit {
   granted: boolean;
 }
 
+/**
+ * A store for `rateLimit` of express-rate-limit, or `rateLimiter` of hono-rate-limiter.
+ *
+ * @example
+ * import { rateLimit } from "express-rate-limit";
+ * import { SwlimitStore } from "swlimit/express-rate-limit";
+ *
+ * const middleware = rateLimit({ windowMs: 60_000, limit: 100, store: new SwlimitStore({ client }) });
+ */
 export class SwlimitStore {
   /** Counts are shared with other processes. */
   readonly localKeys = false;

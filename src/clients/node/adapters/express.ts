@@ -41,7 +41,11 @@ const READING: Reading<Request> = {
  * Middleware that passes a request if all rules grant it. The decision is in `response.locals.rateLimit`.
  *
  * @example
+ * import express from "express";
+ * import { rateLimit } from "swlimit/express";
+ *
  * const limiter = new Limiter({ client, limit: 100, window: "1m" });
+ * const app = express();
  * app.use(rateLimit({ limiter, key: (request) => request.get("x-api-key") }));
  *
  * @throws TypeError when a rule or an option is wrong.
@@ -69,8 +73,14 @@ export function rateLimit(rules: Rule<Request> | readonly Rule<Request>[], optio
  * that stream. The hold is in `response.locals.hold`.
  *
  * @example
+ * import express from "express";
+ * import { concurrencyLimit } from "swlimit/express";
+ *
  * const limiter = new HoldLimiter({ client, limit: 5 });
- * app.get("/stream", concurrencyLimit({ limiter }, { wait: "2s" }), stream);
+ * const app = express();
+ * app.get("/stream", concurrencyLimit({ limiter }, { wait: "2s" }), (request, response) => {
+ *   response.write("one of five");
+ * });
  *
  * @throws TypeError when the rule or an option is wrong.
  */

@@ -21,7 +21,17 @@ interface Usage {
 
 type Callback = (error: Error | null, usage?: Usage) => void;
 
-/** The class for the plugin's option `store`. */
+/**
+ * The class for the plugin's option `store`.
+ *
+ * @example
+ * import fastifyRateLimit from "@fastify/rate-limit";
+ * import fastify from "fastify";
+ * import { swlimitStore } from "swlimit/fastify-rate-limit";
+ *
+ * const app = fastify();
+ * await app.register(fastifyRateLimit, { max: 100, timeWindow: "1 minute", store: swlimitStore({ client }) });
+ */
 export function swlimitStore(options: StoreOptions) {
   const { prefix: usualPrefix = "swlimit:" } = options;
   const any = limiterOf({ ...options, prefix: "", limit: 1, window: 1000 });

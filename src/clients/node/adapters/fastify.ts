@@ -12,7 +12,11 @@ export interface FastifyOptions extends HttpOptions {
  * A hook (`onRequest`, `preHandler`) of all routes or of one: it passes a request if all rules grant it.
  *
  * @example
+ * import fastify from "fastify";
+ * import { rateLimit } from "swlimit/fastify";
+ *
  * const limiter = new Limiter({ client, limit: 100, window: "1m" });
+ * const app = fastify();
  * app.addHook("onRequest", rateLimit({ limiter }));
  *
  * @throws TypeError when a rule or an option is wrong.

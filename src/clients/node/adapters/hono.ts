@@ -12,7 +12,11 @@ export interface HonoOptions extends HttpOptions {
  * Middleware that passes a request if all rules grant it.
  *
  * @example
+ * import { Hono } from "hono";
+ * import { rateLimit } from "swlimit/hono";
+ *
  * const limiter = new Limiter({ client, limit: 100, window: "1m" });
+ * const app = new Hono();
  * app.use(rateLimit({ limiter, key: (context) => context.req.header("x-api-key") }));
  *
  * @throws TypeError when a rule or an option is wrong.

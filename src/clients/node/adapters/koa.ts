@@ -12,7 +12,11 @@ export interface KoaOptions extends HttpOptions {
  * Middleware that passes a request if all rules grant it. The decision is in `context.state.rateLimit`.
  *
  * @example
+ * import Koa from "koa";
+ * import { rateLimit } from "swlimit/koa";
+ *
  * const limiter = new Limiter({ client, limit: 100, window: "1m" });
+ * const app = new Koa();
  * app.use(rateLimit({ limiter, methods: ["POST"] }));
  *
  * @throws TypeError when a rule or an option is wrong.

@@ -15,6 +15,16 @@ export interface ThrottlerRecord {
   timeToBlockExpire: number;
 }
 
+/**
+ * A storage for `ThrottlerModule`.
+ *
+ * @example
+ * import { ThrottlerModule } from "@nestjs/throttler";
+ * import { SwlimitThrottlerStorage } from "swlimit/nestjs";
+ *
+ * const throttlers = [{ ttl: 60_000, limit: 100 }];
+ * const module = ThrottlerModule.forRoot({ throttlers, storage: new SwlimitThrottlerStorage({ client }) });
+ */
 export class SwlimitThrottlerStorage {
   private readonly limiter: Limiter | BudgetLimiter;
 

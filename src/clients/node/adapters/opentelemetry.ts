@@ -16,6 +16,11 @@ import { eachLimiter, MEASURES, type Named } from "./measures.js";
 /**
  * Show what limiters have decided and how their servers are, by instruments that are read when a reader asks. What is
  * added to `limits` later is shown, too.
+ *
+ * @example
+ * import { observe } from "swlimit/opentelemetry";
+ *
+ * observe({ search: new Limiter({ client, limit: 100, window: "1m" }) });
  */
 export function observe(limits: Named, provider: MeterProvider = metrics.getMeterProvider()): void {
   eachLimiter(limits);
@@ -36,6 +41,11 @@ type Method = (this: object, ...args: unknown[]) => Promise<Decision>;
 /**
  * Make one span of each decision of these limiters: of `allow`, `peek`, `record`, `acquire` and `hold`, and of
  * `allowAll` where its first limiter is one of these.
+ *
+ * @example
+ * import { trace } from "swlimit/opentelemetry";
+ *
+ * trace({ search: new Limiter({ client, limit: 100, window: "1m" }) });
  */
 export function trace(limits: Named, provider: TracerProvider = traces.getTracerProvider()): void {
   const tracer = provider.getTracer("swlimit");

@@ -6,6 +6,13 @@ import { eachLimiter, MEASURES, type Named } from "./measures.js";
 /**
  * Show what limiters have decided and how their servers are. Their counts are read when Prometheus asks for them; what
  * is added to `limits` later is shown, too.
+ *
+ * @example
+ * import { register } from "prom-client";
+ * import { observe } from "swlimit/prometheus";
+ *
+ * observe({ search: new Limiter({ client, limit: 100, window: "1m" }) });
+ * console.log(await register.metrics());
  */
 export function observe(limits: Named, registry: Pick<Registry<PrometheusContentType>, "registerMetric"> = register) {
   eachLimiter(limits);

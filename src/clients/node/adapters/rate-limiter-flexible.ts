@@ -42,6 +42,15 @@ export class RateLimiterRes {
 
 type Key = string | number;
 
+/**
+ * A limiter with that package's methods, on this package's limiter.
+ *
+ * @example
+ * import { RateLimiterSwlimit } from "swlimit/rate-limiter-flexible";
+ *
+ * const logins = new RateLimiterSwlimit({ client, keyPrefix: "login", points: 3, duration: 60 });
+ * const { remainingPoints } = await logins.consume("ann");
+ */
 export class RateLimiterSwlimit {
   readonly points: number;
   /** Seconds. */

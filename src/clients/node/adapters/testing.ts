@@ -12,6 +12,14 @@ import { type AcquireOptions, Limiter, type LimiterOptions, WAITED } from "../li
 /**
  * A clock that stands still until the test moves it, or until a limiter waits by it: a wait is over at once, and the
  * clock shows the time after it.
+ *
+ * @example
+ * import { TestClock } from "swlimit/testing";
+ *
+ * const clock = new TestClock();
+ * const limiter = clock.limiter({ limit: 1, window: "1m" });
+ * await limiter.allow("user:1");
+ * clock.advance("1m");
  */
 export class TestClock {
   private ms: number;
@@ -75,7 +83,17 @@ export interface Call {
   readonly cost: number;
 }
 
-/** A limiter that grants everything until the test says otherwise, and remembers what it was asked. */
+/**
+ * A limiter that grants everything until the test says otherwise, and remembers what it was asked.
+ *
+ * @example
+ * import { FakeLimiter } from "swlimit/testing";
+ *
+ * const fake = new FakeLimiter();
+ * fake.deny("30s");
+ * const { retryAfter } = await fake.allow("user:1");
+ * console.log(retryAfter, fake.calls);
+ */
 export class FakeLimiter extends Limiter {
   private readonly answers: Answers;
 

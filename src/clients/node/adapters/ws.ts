@@ -40,8 +40,12 @@ const READING: Reading<IncomingMessage> = {
  * connection with code 1008 (policy violation).
  *
  * @example
+ * import { webSocketLimit } from "swlimit/ws";
+ * import { WebSocketServer } from "ws";
+ *
  * const messages = { limiter: new Limiter({ client, limit: 20, window: "1s" }) };
- * server.on("connection", webSocketLimit({ messages }, (socket) => socket.on("message", answer)));
+ * const server = new WebSocketServer({ port: 8080 });
+ * server.on("connection", webSocketLimit({ messages }, (socket) => socket.on("message", console.log)));
  *
  * @throws TypeError when a rule is wrong.
  */
