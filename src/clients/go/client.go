@@ -121,6 +121,9 @@ func isNil(value any) bool {
 	return v.Kind() == reflect.Pointer && v.IsNil()
 }
 
+// isMade tells whether NewClient has made it.
+func (c *Client) isMade() bool { return c != nil && c.ctx != nil }
+
 func (c *Client) log() *slog.Logger {
 	if c.settings.log != nil {
 		return c.settings.log
@@ -141,8 +144,8 @@ func (c *Client) longest(d time.Duration) {
 // Ping asks a server, any of a cluster, whether it answers, until ctx ends. It needs no right to the commands of
 // limits.
 func (c *Client) Ping(ctx context.Context) error {
-	if c == nil {
-		return wrong("the client is nil")
+	if !c.isMade() {
+		return errClientNotMade
 	}
 	cmd := command{arguments: []string{"PING"}}
 	wait := time.Duration(max(c.timeout.Load(), int64(connectTimeout)))
@@ -166,7 +169,7 @@ func (c *Client) Servers() []ServerState {
 // Close ends all waits, releases all holds, gives back what was granted to nobody, and closes the connections. It takes
 // 1.5 s at most, or six round trips where these are longer. Further calls wait for the first.
 func (c *Client) Close() error {
-	if c == nil {
+	if !c.isMade() {
 		return nil
 	}
 	c.ending.Do(c.close)

@@ -90,3 +90,17 @@ func (d Decisions) RetryAfter() time.Duration {
 	}
 	return longest
 }
+
+// Worst is the denial that lasts longest; the first decision where none denied.
+func (d Decisions) Worst() Decision {
+	if len(d.Each) == 0 {
+		return Decision{}
+	}
+	worst := d.Each[0]
+	for _, each := range d.Each {
+		if each.Granted == 0 && (worst.Granted > 0 || each.RetryAfter > worst.RetryAfter) {
+			worst = each
+		}
+	}
+	return worst
+}

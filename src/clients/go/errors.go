@@ -31,7 +31,8 @@ var (
 	// ErrLost is the cause that the context of a lost hold is cancelled with.
 	ErrLost = errors.New("swlimit: the hold is lost")
 
-	errNotMade = fmt.Errorf("%w: a limiter must be made by New, NewHolds or NewBudget", ErrArgument)
+	errNotMade       = fmt.Errorf("%w: a limiter must be made by New, NewHolds or NewBudget", ErrArgument)
+	errClientNotMade = fmt.Errorf("%w: a client must be made by NewClient", ErrArgument)
 
 	errOverflow  = RefusedError("ERR count would overflow")
 	errWrongType = RefusedError("WRONGTYPE Operation against a key holding the wrong kind of value")

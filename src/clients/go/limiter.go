@@ -14,6 +14,9 @@ type asker struct {
 }
 
 func newAsker(client *Client, s *settings, options []Option) (asker, error) {
+	if client != nil && !client.isMade() {
+		return asker{}, errClientNotMade
+	}
 	if err := s.apply(client, options); err != nil {
 		return asker{}, err
 	}
@@ -106,7 +109,12 @@ func (l *Limiter) With(q Quota) (*Limiter, error) {
 }
 
 // Name is the limiter's name in the headers of responses.
-func (l *Limiter) Name() string { return l.name }
+func (l *Limiter) Name() string {
+	if l == nil || l.settings == nil {
+		return ""
+	}
+	return l.name
+}
 
 // Quota is the limiter's quota, with its resolution.
 func (l *Limiter) Quota() Quota {

@@ -186,10 +186,20 @@ func TestNothingPanics(t *testing.T) {
 		second(Admit(background, []Part{nil})), second(Admit(background, []Part{Named("a", nil)})),
 		second(Admit(background, []Part{Limited(1, nil)})), second(Admit(background, []Part{none.Request("k", 1)})),
 		second(Admit(background, []Part{good.Request("k", 1)}, nil)), (*Client)(nil).Ping(background),
+		new(Client).Ping(background), second(New(new(Client), Quota{Limit: 1, Window: time.Second})),
+		second(NewHolds(new(Client), 1, time.Minute)), second(NewBudget(new(Client), 1, Daily(), nil)),
 	} {
 		if !errors.Is(err, ErrArgument) {
 			t.Errorf("%d: %v", i, err)
 		}
+	}
+	for _, end := range []func() error{none.Close, (*Limits)(nil).Close, (*Client)(nil).Close, new(Client).Close} {
+		if err := end(); err != nil {
+			t.Error(err)
+		}
+	}
+	if name, all := new(Limiter).Name(), (*Limits)(nil).Limiters(); name != "" || all != nil {
+		t.Errorf("%q, %v", name, all)
 	}
 	if d, err := must(NewLimits(nil, "1/second")).Peek(background, ""); err == nil || d.Allowed {
 		t.Errorf("%+v", d)

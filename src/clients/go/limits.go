@@ -61,10 +61,20 @@ func OpenLimits(client *Client, rates string, options ...Option) (*Limits, error
 }
 
 // Close closes the Client of a limiter that [Open] has made. Others need no end.
-func (l *Limiter) Close() error { return closeOwned(l.owned) }
+func (l *Limiter) Close() error {
+	if l == nil {
+		return nil
+	}
+	return closeOwned(l.owned)
+}
 
 // Close closes the Client of rates that [OpenLimits] has made. Others need no end.
-func (l *Limits) Close() error { return closeOwned(l.owned) }
+func (l *Limits) Close() error {
+	if l == nil {
+		return nil
+	}
+	return closeOwned(l.owned)
+}
 
 // closeOwned closes the Client that was made for a limiter, if there is one.
 func closeOwned(client *Client) error {
@@ -75,7 +85,12 @@ func closeOwned(client *Client) error {
 }
 
 // Limiters are those of each rate, in order.
-func (l *Limits) Limiters() []*Limiter { return slices.Clone(l.limiters) }
+func (l *Limits) Limiters() []*Limiter {
+	if l == nil {
+		return nil
+	}
+	return slices.Clone(l.limiters)
+}
 
 // keyOfWindow is the name of a key's window of so many milliseconds. All of a key's are in one slot of a cluster.
 func keyOfWindow(prefix, key string, window int64) (string, error) {

@@ -6,6 +6,7 @@ import (
 	"encoding/json"
 	"fmt"
 	"net"
+	"net/netip"
 	"os"
 	"strings"
 	"testing"
@@ -130,6 +131,56 @@ func TestKey(t *testing.T) {
 	for range 3 {
 		if _, err := client.Check(ctx, nil); err != nil {
 			t.Error(err)
+		}
+	}
+}
+
+// Several rates decide together: each is named in the metadata, and the one that denies for longest ends the call. A
+// call without a cost is not limited.
+func TestLimits(t *testing.T) {
+	limits, err := swlimit.NewLimits(nil, "5/hour; 2/minute")
+	if err != nil {
+		t.Fatal(err)
+	}
+	cost := int64(2)
+	client, _ := served(t, grpc.UnaryInterceptor(grpclimit.UnaryLimits(limits, grpclimit.Address,
+		grpclimit.Cost(func(context.Context, string, any) int64 { return cost }),
+		grpclimit.OnDenied(func(_ context.Context, method string, d swlimit.Decision) error {
+			return status.Errorf(codes.Aborted, "%s %d", method, d.Limit)
+		}), nil)))
+	var headers metadata.MD
+	if _, err := client.Check(ctx, nil, grpc.Header(&headers)); err != nil {
+		t.Fatal(err)
+	}
+	policies := strings.Join(headers.Get("ratelimit-policy"), ", ")
+	if policies != `"default:3600000";q=5;w=3600, "default:60000";q=2;w=60` {
+		t.Error(policies)
+	}
+	cost = 1
+	_, err = client.Check(ctx, nil, grpc.Header(&headers))
+	if s := status.Convert(err); s.Code() != codes.Aborted || s.Message() != "/grpc.health.v1.Health/Check 2" ||
+		len(headers.Get("retry-after")) != 1 {
+		t.Errorf("%v, %v", err, headers)
+	}
+	cost = 0
+	if _, err := client.Check(ctx, nil); err != nil {
+		t.Error(err)
+	}
+}
+
+// The address in x-forwarded-for counts where a trusted proxy has connected.
+func TestForwarded(t *testing.T) {
+	for trusted, granted := range map[string]int{"127.0.0.0/8": 2, "10.0.0.0/8": 1} {
+		client, _ := served(t, grpc.UnaryInterceptor(grpclimit.Unary(limiter(t, nil, 1),
+			grpclimit.Forwarded(netip.MustParsePrefix(trusted)))))
+		passed := 0
+		for _, from := range []string{"192.0.2.1", "192.0.2.2", "192.0.2.1"} {
+			if _, err := client.Check(metadata.AppendToOutgoingContext(ctx, "x-forwarded-for", from), nil); err == nil {
+				passed++
+			}
+		}
+		if passed != granted {
+			t.Errorf("%s: %d passed", trusted, passed)
 		}
 	}
 }

@@ -58,24 +58,14 @@ func Middleware(limiter *swlimit.Limiter, key func(*http.Request) string,
 // LimitsMiddleware is [Middleware] of several rates, which decide together. The headers name each rate.
 func LimitsMiddleware(limits *swlimit.Limits, key func(*http.Request) string,
 	options ...Option) func(http.Handler) http.Handler {
-	all := limits.Limiters()
 	return middleware(key, options, func(w http.ResponseWriter, r *http.Request, name string,
 		n int64) (swlimit.Decision, error) {
 		decisions, err := limits.AllowN(r.Context(), name, n)
 		if err != nil {
 			return swlimit.Decision{}, err
 		}
-		worst := decisions.Each[0]
-		for i, each := range decisions.Each {
-			addHeaders(w.Header(), fmt.Sprintf("%s:%d", all[i].Name(), all[i].Quota().Window.Milliseconds()), all[i], each)
-			if each.Granted == 0 && (worst.Granted > 0 || each.RetryAfter > worst.RetryAfter) {
-				worst = each
-			}
-		}
-		if !decisions.Allowed {
-			setRetryAfter(w.Header(), decisions.RetryAfter())
-		}
-		return worst, nil
+		SetLimitsHeaders(w.Header(), limits, decisions)
+		return decisions.Worst(), nil
 	})
 }
 
@@ -89,7 +79,9 @@ func middleware(key func(*http.Request) string, options []Option, decide decidin
 		cost: func(*http.Request) int64 { return 1 },
 	}
 	for _, option := range options {
-		option(&s)
+		if option != nil {
+			option(&s)
+		}
 	}
 	return func(next http.Handler) http.Handler {
 		return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
@@ -122,12 +114,28 @@ func middleware(key func(*http.Request) string, options []Option, decide decidin
 // SetHeaders sets what a response says of a decision: RateLimit-Policy, RateLimit where it is known, and Retry-After
 // of a denial. Times are whole seconds, rounded up.
 func SetHeaders(h http.Header, limiter *swlimit.Limiter, d swlimit.Decision) {
-	h.Del("RateLimit-Policy")
-	h.Del("RateLimit")
+	clearHeaders(h)
 	addHeaders(h, limiter.Name(), limiter, d)
 	if !d.Allowed() {
 		setRetryAfter(h, d.RetryAfter)
 	}
+}
+
+// SetLimitsHeaders is [SetHeaders] of several rates, each by its name and the length of its window in ms.
+func SetLimitsHeaders(h http.Header, limits *swlimit.Limits, decisions swlimit.Decisions) {
+	clearHeaders(h)
+	for i, limiter := range limits.Limiters() {
+		name := fmt.Sprintf("%s:%d", limiter.Name(), limiter.Quota().Window.Milliseconds())
+		addHeaders(h, name, limiter, decisions.Each[i])
+	}
+	if !decisions.Allowed {
+		setRetryAfter(h, decisions.RetryAfter())
+	}
+}
+
+func clearHeaders(h http.Header) {
+	h.Del("RateLimit-Policy")
+	h.Del("RateLimit")
 }
 
 // addHeaders adds a member to the lists RateLimit-Policy and RateLimit.
