@@ -10,19 +10,24 @@ const seed = { host: "127.0.0.1", port: port() };
 
 const { "redis 6": nodeRedis, ioredis } = CLUSTERS;
 
+/** What all masters say of themselves. */
+async function infos(cluster) {
+  if (cluster.customCommand) {
+    return (await cluster.customCommand(["INFO", "all"], { route: "allPrimaries" })).map(({ value }) => value);
+  }
+  if (cluster.nodes) return Promise.all(cluster.nodes("master").map((node) => node.call("INFO", "all")));
+  const nodes = await Promise.all(cluster.masters.map((one) => cluster.nodeClient(one)));
+  return Promise.all(nodes.map((node) => node.sendCommand(["INFO", "all"])));
+}
+
 /** How many commands of this name all masters have seen, and how often they sent somebody on to another one. */
 async function seen(cluster, name) {
-  const nodes = cluster.nodes
-    ? cluster.nodes("master")
-    : await Promise.all(cluster.masters.map((n) => cluster.nodeClient(n)));
-  let [calls, moved] = [0, 0];
-  for (const node of nodes) {
-    const send = (...args) => (node.call ? node.call(...args) : node.sendCommand(args));
-    const stats = await send("INFO", "commandstats");
-    calls += Number(new RegExp(`cmdstat_${name}:calls=(\\d+)`, "i").exec(stats)?.[1] ?? 0);
-    moved += Number(/errorstat_MOVED:count=(\d+)/.exec(await send("INFO", "errorstats"))?.[1] ?? 0);
-  }
-  return { calls, moved };
+  const found = await infos(cluster);
+  const sum = (counter) => found.reduce((all, text) => all + Number(counter.exec(text)?.[1] ?? 0), 0);
+  return {
+    calls: sum(new RegExp(`cmdstat_${name}:calls=(\\d+)`, "i")),
+    moved: sum(/errorstat_MOVED:count=(\d+)/),
+  };
 }
 
 for (const [name, open] of Object.entries(CLUSTERS)) {

@@ -3,23 +3,28 @@
 import assert from "node:assert/strict";
 import { test } from "node:test";
 import { Redis } from "ioredis";
+import Redis5 from "ioredis-5";
+import * as iovalkey from "iovalkey";
+import * as iovalkey0 from "iovalkey-0.1";
 import { connect, eventually, key, limiter, losesReply, port, sockets } from "./support.mjs";
 
 const CLIENTS = {
   redis: (test, options) => connect(test, options),
-  ioredis: (test, { name } = {}) => {
-    const client = new Redis({ port: port(), host: "127.0.0.1", connectionName: name });
-    client.on("error", () => {});
-    test.after(() => client.disconnect());
-    return client;
-  },
-  "ioredis that sends nothing again": (test) => {
-    const client = new Redis({ port: port(), host: "127.0.0.1", autoResendUnfulfilledCommands: false });
-    client.on("error", () => {});
-    test.after(() => client.disconnect());
-    return client;
-  },
+  ioredis: ofIoredis(Redis),
+  "ioredis 5": ofIoredis(Redis5),
+  "ioredis that sends nothing again": ofIoredis(Redis, { autoResendUnfulfilledCommands: false }),
+  iovalkey: ofIoredis(iovalkey.Redis),
+  "iovalkey 0.1": ofIoredis(iovalkey0.Redis),
 };
+
+function ofIoredis(Client, options = {}) {
+  return (test) => {
+    const client = new Client({ port: port(), host: "127.0.0.1", ...options });
+    client.on("error", () => {});
+    test.after(() => client.disconnect());
+    return client;
+  };
+}
 
 for (const [name, open] of Object.entries(CLIENTS)) {
   test(`a request whose reply is lost is counted once, with ${name}`, async (test) => {

@@ -5,6 +5,9 @@ import { readFileSync } from "node:fs";
 import { createServer } from "node:http";
 import { Socket } from "node:net";
 import { Cluster, Redis } from "ioredis";
+import Redis5 from "ioredis-5";
+import * as iovalkey from "iovalkey";
+import * as iovalkey0 from "iovalkey-0.1";
 import { createClient, createClientPool, createCluster } from "redis";
 import { createClient as createClient5, createCluster as createCluster5 } from "redis-5";
 import { HoldLimiter, Limiter } from "swlimit";
@@ -32,6 +35,26 @@ export async function connect(test, { of, ...options } = {}) {
   return client;
 }
 
+/** One release of GLIDE in a process: several of them share what they have registered. */
+const glide = await import(process.env.SWLIMIT_GLIDE ?? "@valkey/valkey-glide");
+
+function ofIoredis(Client) {
+  return (test) => {
+    const client = new Client(port());
+    test.after(() => client.disconnect());
+    return client;
+  };
+}
+
+function ofGlide(Client) {
+  return async (test, of) => {
+    const addresses = [{ host: "127.0.0.1", port: port(of) }];
+    const client = await Client.createClient({ addresses, requestTimeout: 20_000 });
+    test.after(() => client.close());
+    return client;
+  };
+}
+
 /** Each kind of client, which ends with the test. */
 export const CLIENTS = {
   "redis 6": (test) => connect(test),
@@ -51,11 +74,11 @@ export const CLIENTS = {
     test.after(() => client.destroy());
     return client;
   },
-  ioredis: (test) => {
-    const client = new Redis(port());
-    test.after(() => client.disconnect());
-    return client;
-  },
+  ioredis: ofIoredis(Redis),
+  "ioredis 5": ofIoredis(Redis5),
+  iovalkey: ofIoredis(iovalkey.Redis),
+  "iovalkey 0.1": ofIoredis(iovalkey0.Redis),
+  GLIDE: (test) => ofGlide(glide.GlideClient)(test),
   "ioredis that gives numbers as texts": (test) => {
     const client = new Redis(port(), { stringNumbers: true });
     test.after(() => client.disconnect());
@@ -77,16 +100,23 @@ function nodeRedisCluster(create) {
   };
 }
 
+function ioredisCluster(Client) {
+  return async (test, of) => {
+    const cluster = new Client([{ host: "127.0.0.1", port: port(of) }]);
+    test.after(() => cluster.disconnect());
+    await eventually(() => cluster.status === "ready");
+    return cluster;
+  };
+}
+
 /** Each kind of client of a cluster, which ends with the test. */
 export const CLUSTERS = {
   "redis 6": nodeRedisCluster(createCluster),
   "redis 5": nodeRedisCluster(createCluster5),
-  ioredis: async (test, of) => {
-    const cluster = new Cluster([{ host: "127.0.0.1", port: port(of) }]);
-    test.after(() => cluster.disconnect());
-    await eventually(() => cluster.status === "ready");
-    return cluster;
-  },
+  ioredis: ioredisCluster(Cluster),
+  iovalkey: ioredisCluster(iovalkey.Cluster),
+  "iovalkey 0.1": ioredisCluster(iovalkey0.Cluster),
+  GLIDE: ofGlide(glide.GlideClusterClient),
 };
 
 /** Sends commands to a server; by the script where it lacks the module. */

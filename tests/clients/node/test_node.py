@@ -19,7 +19,7 @@ from support.tls import encrypted
 HERE = node.MODULES
 TESTS = {path.name for path in HERE.glob("*.test.mjs")}
 WITH_MORE_SERVERS = {f"{name}.test.mjs" for name in (
-    "away", "cluster", "edge", "script", "script-cluster", "sentinel", "takeover", "tls")}
+    "away", "cluster", "edge", "glide", "script", "script-cluster", "sentinel", "takeover", "tls")}
 once = pytest.mark.skipif(bool(os.environ.get("SWLIMIT_SERVERS")), reason="depends on no release")
 
 
@@ -69,6 +69,20 @@ def test_cluster(start):
 
 
 @once
+def test_the_oldest_glide(server, start):
+    """Only one release of it works in a process."""
+    oldest = {"SWLIMIT_GLIDE": "valkey-glide-2.0"}
+    passes("limiter.test.mjs", "--test-name-pattern=GLIDE", env=oldest, main=server.port)
+    passes("cluster.test.mjs", "--test-name-pattern=GLIDE", env=oldest, main=Cluster(start).servers[0].port)
+    passes("glide.test.mjs", env=oldest, main=server.port, bare=start(module=None).port)
+
+
+@once
+def test_glide(server, start):
+    passes("glide.test.mjs", main=server.port, bare=start(module=None).port)
+
+
+@once
 def test_script_in_a_cluster(start):
     passes("script-cluster.test.mjs", main=Cluster(start, module=None).servers[0].port)
 
@@ -95,9 +109,9 @@ def test_tls(start, tmp_path):
     passes("tls.test.mjs", env={"SWLIMIT_CA": str(server.authority)}, main=server.port)
 
 
-def passes(name, env=None, **ports):
+def passes(name, *words, env=None, **ports):
     """A file of tests, of which at least one is run, and all pass."""
-    done = node.run("--test", "--test-reporter=spec", name,
+    done = node.run("--test", "--test-reporter=spec", *words, name,
                     env=node.ENVIRONMENT | {"SWLIMIT_PORTS": json.dumps(ports)} | (env or {}))
     assert done.returncode == 0, done.stdout + done.stderr
     assert "ℹ pass 0\n" not in done.stdout and "ℹ skipped 0\n" in done.stdout, done.stdout

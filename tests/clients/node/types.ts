@@ -5,6 +5,7 @@
 
 import fastifyRateLimit from "@fastify/rate-limit";
 import { ThrottlerModule } from "@nestjs/throttler";
+import { GlideClient, GlideClusterClient } from "@valkey/valkey-glide";
 import { type Job, Worker } from "bullmq";
 import express from "express";
 import { rateLimit as expressRateLimit } from "express-rate-limit";
@@ -12,6 +13,7 @@ import fastify from "fastify";
 import { Hono } from "hono";
 import { rateLimiter } from "hono-rate-limiter";
 import { Cluster, Redis } from "ioredis";
+import { Redis as Valkey, Cluster as ValkeyCluster } from "iovalkey";
 import Koa from "koa";
 import { Registry } from "prom-client";
 import type { RateLimiterAbstract, RateLimiterRes } from "rate-limiter-flexible";
@@ -59,6 +61,10 @@ const clients: Client[] = [
   createClient5(),
   new Redis(),
   new Cluster([]),
+  new Valkey(),
+  new ValkeyCluster([]),
+  await GlideClient.createClient({ addresses: [] }),
+  await GlideClusterClient.createClient({ addresses: [] }),
   (args) => client.sendCommand(args),
 ];
 const limiter = new Limiter({ client: clients[0] as Client, limit: 100, window: "1m" });

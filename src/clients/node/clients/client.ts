@@ -1,20 +1,25 @@
 /** The clients that a limiter may be given. */
 
 import type { Transport } from "../transport/transport.js";
+import * as glide from "./glide.js";
 import * as io from "./ioredis.js";
 import * as nodeRedis from "./node-redis.js";
 
 /** Sends one command, whose first key is `key`, and resolves to its reply. */
 export type Send = (args: string[], key: string) => Promise<unknown>;
 
-/** A client of the packages `redis` or `ioredis`, or a function that sends a command with any other. */
+/**
+ * A client of the packages `redis`, `ioredis`, `iovalkey` or `@valkey/valkey-glide`, or a function that sends a command
+ * with any other.
+ */
 export type Client =
   | Send
   | nodeRedis.NodeRedisClient
   | nodeRedis.NodeRedisPool
   | nodeRedis.NodeRedisCluster
   | nodeRedis.NodeRedisSentinel
-  | io.IoredisClient;
+  | io.IoredisClient
+  | glide.GlideClient;
 
 /** The way to a server through this client. */
 export function transportOf(client: Client): Transport {
@@ -32,6 +37,7 @@ export function transportOf(client: Client): Transport {
   if (typeof client === "object" && client !== null) {
     if ("call" in client && typeof client.call === "function") return io.transport(client);
     if ("sendCommand" in client && typeof client.sendCommand === "function") return nodeRedis.transport(client);
+    if ("customCommand" in client && typeof client.customCommand === "function") return glide.transport(client);
   }
   if (/RedisMock/.test((client as object | null)?.constructor?.name ?? "")) {
     throw new TypeError(
@@ -39,6 +45,7 @@ export function transportOf(client: Client): Transport {
     );
   }
   throw new TypeError(
-    `client must be a client of the packages redis or ioredis, or a function that sends a command, not ${typeof client}`,
+    "client must be a client of the packages redis, ioredis, iovalkey or @valkey/valkey-glide, or a function that sends " +
+      `a command, not ${typeof client}`,
   );
 }

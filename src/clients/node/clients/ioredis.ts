@@ -1,4 +1,4 @@
-/** Clients of the package `ioredis`. */
+/** Clients of the packages `ioredis` and `iovalkey`. */
 
 import type { Socket } from "node:net";
 import calculateSlot from "cluster-key-slot";

@@ -70,7 +70,7 @@ export class ClusterClientError extends RefusedError {
   constructor(cause: Error) {
     super(
       "this server belongs to a cluster, and the client does not follow redirections: use createCluster of the " +
-        "package redis, or Cluster of the package ioredis",
+        "package redis, Cluster of the packages ioredis and iovalkey, or GlideClusterClient of @valkey/valkey-glide",
       { cause },
     );
   }

@@ -40,6 +40,7 @@ const BY_KIND: readonly [RegExp, Reason][] = [
   [/^(ETIMEDOUT|(Connection|Socket|Command)?TimeoutError)$/, "no_answer"],
   [/^(EPIPE|ECONNRESET|ECONNABORTED|ERR_STREAM_\w+|MaxRetriesPerRequestError)$/, "disconnected"],
   [/^(SocketClosedUnexpectedly|ClientClosed|ClientOffline|DisconnectsClient|ReconnectStrategy)Error$/, "disconnected"],
+  [/^(Closing|Connection)Error$/, "disconnected"],
 ];
 
 /** The reason that an error reply gives: null for the caller's mistakes, undefined for what is no error reply. */

@@ -15,8 +15,8 @@ import type { ServerState } from "../transport/server-health.js";
 /** The options of all kinds of limiters. */
 export interface BaseOptions extends CommonOptions {
   /**
-   * A client of the packages redis or ioredis, or a function that sends a command with any other. Without one, this
-   * process decides.
+   * A client of the packages redis, ioredis, iovalkey or @valkey/valkey-glide, or a function that sends a command with
+   * any other. Without one, this process decides.
    */
   readonly client?: Client | undefined;
 }
@@ -61,6 +61,7 @@ export abstract class BaseLimiter {
   ) {
     const isLocal = client === undefined || settings.mode === "local";
     this.core = isLocal ? null : Core.of(client, () => transportOf(client));
+    this.core?.checkTimeout(settings.timeout);
   }
 
   /** @internal Whether this process counts what it decides in place of a server. */

@@ -23,7 +23,7 @@ import { Limiter, type RecordOptions } from "./rate.js";
 export type LimitsSettings = Omit<RateOptions, Exclude<keyof QuotaOptions, "strict">>;
 
 export interface LimitsOptions extends LimitsSettings {
-  /** A client of the packages redis or ioredis, or a function that sends a command with any other. */
+  /** A client of redis, ioredis, iovalkey or @valkey/valkey-glide, or a function that sends a command with any other. */
   readonly client?: Client | undefined;
   /** Rates such as "100/hour; 5/second". */
   readonly rates: string;

@@ -56,6 +56,16 @@ export class Core implements ServerOwner {
     transport.ended?.(() => this.hangUp());
   }
 
+  /** Refuse a limiter that waits longer for a reply than the client does. */
+  checkTimeout(timeout: number): void {
+    const { givesUpAfter = timeout } = this.transport;
+    if (timeout <= givesUpAfter) return;
+    throw new RangeError(
+      `timeout must be at most ${givesUpAfter} ms, after which the client drops replies, not ${timeout}: ` +
+        "make the client with a longer `requestTimeout`",
+    );
+  }
+
   /** Whether commands of one turn of the event loop arrive at one server, and in order. */
   get isOrdered(): boolean {
     return this.transport.isOrdered;

@@ -46,6 +46,8 @@ export interface Transport {
   readonly state?: (node: object) => "ready" | "connecting" | "queued";
   /** Why the caller's client could not connect the last time; undefined when it is connected, or has not tried. */
   readonly connectError?: (node: object) => unknown;
+  /** The client drops replies that take longer, in ms; undefined: none. */
+  readonly givesUpAfter?: number;
   /** Whether commands of one turn of the event loop arrive at one server, and in order. */
   readonly isOrdered: boolean;
   /** Whether `open` takes a listener. */
