@@ -17,6 +17,7 @@ const ABLE = [
   "reasons",
   "logs",
   "brought",
+  "cluster_on",
   "partial",
   "deadline",
   "timeouts",

@@ -132,8 +132,8 @@ def common(asked):
     """What is the same in both kinds; None: something else."""
     do, number = asked["do"], asked["id"]
     if do == "hello":
-        say(id=number, ok=["sentinel", "cluster", "url", "statistics", "reasons", "logs", "brought", "partial",
-                           "deadline", "timeouts", "tracking", "guards", "settle", "keep", "record"]
+        say(id=number, ok=["sentinel", "cluster", "url", "statistics", "reasons", "logs", "brought", "cluster_on",
+                           "partial", "deadline", "timeouts", "tracking", "guards", "settle", "keep", "record"]
             + ["burst", "cancel", "cancel_refund", "undo"] * IS_ASYNC + ["deny"] * IS_FAKE)
     elif do == "statistics":
         answer(number, lambda: statistics(CLIENTS[asked["client"]][1]))

@@ -202,7 +202,13 @@ function cluster(client: NodeRedisCluster): Transport {
   const topology = client as unknown as Topology; // its properties change with the cluster
   const master = (key: string) => topology.slots[calculateSlot(key)]?.master;
   return {
-    send: (args, key) => client.sendCommand(key, false, args, optionsOf(args, master(key)?.client?.isReady)),
+    send: async (args, key) => {
+      const node = master(key);
+      if (node && args[0] === "INFO") {
+        return ((await topology.nodeClient(node)) as NodeRedisClient).sendCommand(args); // release 6 asks all nodes for it
+      }
+      return client.sendCommand(key, false, args, optionsOf(args, node?.client?.isReady));
+    },
     node: (key) => master(key) ?? client,
     address,
     isOpen: () => topology.isOpen,

@@ -193,9 +193,8 @@ class Core:
             return self.redirected(error)
         if self.open_cluster is not None:
             await self.become_cluster(wait)
-            found = self.of(key) if self.topology.follows else None
-            if found is not None:
-                return found
+            if self.topology.follows and self.of(key) is not None:
+                return self.redirected(error)
         if not server.is_served:
             raise WrongClientError(
                 f"{server.endpoint.name} is part of a cluster: use a RedisCluster of {self.topology.module} in "
