@@ -42,6 +42,7 @@ ADAPTERS = {
     "python-fakes": lambda: python("fakes"),
     "node-redis": lambda: javascript("redis"),
     "node-ioredis": lambda: javascript("ioredis"),
+    "node-fakes": lambda: javascript("fakes"),
     "go": go,
     "rust": rust,
     "swlimitd": swlimitd,

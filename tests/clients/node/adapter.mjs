@@ -1,10 +1,14 @@
-/** The Node client for scenarios, by `redis` or `ioredis`. Does what the runner says, and judges nothing. */
+/**
+ * The Node client for scenarios, by `redis` or `ioredis`, or `fakes` for tests: does what the runner says, and judges
+ * nothing.
+ */
 
 import diagnostics from "node:diagnostics_channel";
 import { createInterface } from "node:readline";
 import { Cluster, Redis } from "ioredis";
 import { createClient, createCluster } from "redis";
 import * as swlimit from "swlimit";
+import { FakeLimiter } from "swlimit/testing";
 
 const kind = process.argv[2];
 const ABLE = [
@@ -25,6 +29,8 @@ const ABLE = [
   "guards",
   "settle",
   "keep",
+  "record",
+  ...(kind === "fakes" ? ["deny"] : []),
 ];
 const clients = new Map();
 const calls = new Map();
@@ -104,6 +110,11 @@ async function make({ addresses, topology, secret, client: name, limiters }) {
     clients.set(name, [null, [await swlimit.Limiter.fromUrl(url, `${limit}/${window}`, camels(options))]]);
     return null;
   }
+  if (kind === "fakes") {
+    const fakes = limiters.map(({ limit, window }) => new FakeLimiter({ limit, window }));
+    clients.set(name, [null, fakes]);
+    return null;
+  }
   const client = await opened({ addresses, topology, secret });
   clients.set(name, [client, []]); // it is closed with what follows, also when that is refused
   clients.get(name)[1] = limiters.map(
@@ -139,6 +150,9 @@ async function call({ id, method, keys, limiter, options, client }) {
       return swlimit.allowAll(each(), { ...others, ...signal });
     case "admit":
       return swlimit.admit(each(), { ...others, ...(wait ? { wait } : {}), ...signal });
+    case "deny":
+      return one.deny(rest.retryAfter === "never" ? Number.POSITIVE_INFINITY : rest.retryAfter, keys[0]);
+    case "grant":
     case "unblock":
     case "reset":
       return one[method](keys[0]);

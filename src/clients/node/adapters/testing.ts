@@ -115,16 +115,15 @@ export class FakeLimiter extends Limiter {
     this.answers.waits.set(key === undefined ? null : this.name(key), wait);
   }
 
-  /** Grant all requests again, or those for a key. */
+  /** Grant all requests again, or those for a key, also where it is blocked. */
   grant(key?: string): void {
-    if (key === undefined) this.answers.waits.clear();
-    else this.answers.waits.set(this.name(key), 0);
+    this.answers.grant(key === undefined ? undefined : this.name(key));
   }
 
   /** Decide at once: nobody waits for a fake. */
   override async acquire(key: string, timeout: Duration, options: AcquireOptions = {}): Promise<Decision> {
     milliseconds(timeout, "timeout", 0);
-    const reply = this.answers.entry(this.name(key)).acquire(this.demand(requested(options, WAITED)));
+    const reply = this.answers.entry(this.name(key)).acquire(this.demand(requested(options, WAITED)), this.now());
     return this.counted(this.decision(reply, "local"));
   }
 
@@ -134,11 +133,12 @@ export class FakeLimiter extends Limiter {
   }
 }
 
-/** What a fake answers in place of windows. */
+/** What a fake answers: what a window does for which nothing is counted yet, or which is blocked. */
 class Answers extends LocalWindows {
   readonly calls: Call[] = [];
   /** For how many ms requests for a key are denied; null: those for all others. 0: not at all; −1: for ever. */
   readonly waits = new Map<string | null, number>();
+  private readonly blocks = new Map<string, Entry>();
 
   constructor() {
     super(1);
@@ -154,15 +154,40 @@ class Answers extends LocalWindows {
 
   override delete(key: string): void {
     this.note("reset", key);
+    this.blocks.delete(key);
+  }
+
+  grant(key: string | undefined): void {
+    if (key === undefined) {
+      this.waits.clear();
+      this.blocks.clear();
+    } else {
+      this.waits.set(key, 0);
+      this.blocks.delete(key);
+    }
   }
 
   note(method: Call["method"], key: string, cost = 0): void {
     this.calls.push({ method, key, cost });
   }
 
-  reply(key: string, { limit, cost }: Demand): Reply {
+  /** A window that counts nothing, and has only the key's blocks. */
+  blocked(key: string): Entry {
+    const found = this.blocks.get(key) ?? new Entry();
+    this.blocks.set(key, found);
+    return found;
+  }
+
+  /** The reply of a new window that is denied for as long as the key is; `block`: what a denial begins. */
+  reply(key: string, demand: Demand, now: number, decide: (window: Entry, at: number) => Reply, block = 0): Reply {
+    const at = now - (now % demand.resolution); // so that a request always has the same answer
     const wait = this.waits.get(key) ?? this.waits.get(null) ?? 0;
-    return wait === 0 ? [cost, limit, Math.max(0, limit - cost), 0, 0] : [0, limit, 0, wait, Math.max(0, wait)];
+    if (wait === NEVER) return [0, demand.limit, 0, NEVER, 0];
+    const window = new Entry();
+    window.block(Math.max(wait, this.blocked(key).end - now), at);
+    const reply = decide(window, at);
+    if (reply[0] === 0 && block > 0) this.blocked(key).block(block, now);
+    return reply;
   }
 }
 
@@ -174,50 +199,53 @@ class Answer extends Entry {
     super();
   }
 
-  override allow(demand: Demand): Reply {
-    return this.noted("allow", demand);
+  override allow(demand: Demand, now: number, block = 0, method: Call["method"] = "allow"): Reply {
+    this.note(method, demand.cost);
+    return this.answers.reply(this.key, demand, now, (window, at) => window.allow(demand, at, block), block);
   }
 
-  override peek(demand: Demand): Reply {
-    return this.noted("peek", demand);
+  override peek(demand: Demand, now: number): Reply {
+    this.note("peek", demand.cost);
+    return this.answers.reply(this.key, demand, now, (window, at) => window.peek(demand, at));
   }
 
-  override record(demand: Demand): Reply {
-    return this.noted("record", demand);
+  override record(demand: Demand, now: number, dated?: number, block = 0): Reply {
+    this.note("record", demand.cost);
+    return this.answers.reply(this.key, demand, now, (window, at) => window.record(demand, at, dated, block), block);
   }
 
-  acquire(demand: Demand): Reply {
-    return this.noted("acquire", demand);
+  acquire(demand: Demand, now: number): Reply {
+    return this.allow(demand, now, 0, "acquire");
   }
 
   override refund(units: number): number {
-    this.answers.note("refund", this.key, units);
+    this.note("refund", units);
     return units;
   }
 
-  override block(duration: number, now: number): number {
-    this.answers.note("block", this.key);
-    return now + duration;
+  override block(duration: number, now: number, unlessBlocked = false): number {
+    this.note("block");
+    return this.answers.blocked(this.key).block(duration, now, unlessBlocked);
   }
 
-  override unblock(): boolean {
-    this.answers.note("unblock", this.key);
-    return true;
+  override unblock(now: number): boolean {
+    this.note("unblock");
+    return this.answers.blocked(this.key).unblock(now);
   }
 
-  protected noted(method: Call["method"], demand: Demand): Reply {
-    this.answers.note(method, this.key, demand.cost);
-    return this.answers.reply(this.key, demand);
+  protected note(method: Call["method"], cost?: number): void {
+    this.answers.note(method, this.key, cost);
   }
 }
 
 /** Of several limits, each is looked at first, and then counts if all grant. */
 class AnswerOfSeveral extends Answer {
-  override peek(demand: Demand): Reply {
-    return this.noted("allow", demand);
+  override peek(demand: Demand, now: number): Reply {
+    this.note("allow", demand.cost);
+    return this.answers.reply(this.key, demand, now, (window, at) => window.peek(demand, at));
   }
 
-  override allow(demand: Demand): Reply {
-    return this.answers.reply(this.key, demand);
+  override allow(demand: Demand, now: number): Reply {
+    return this.answers.reply(this.key, demand, now, (window, at) => window.allow(demand, at));
   }
 }
