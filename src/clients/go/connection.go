@@ -305,6 +305,13 @@ func (cn *connection) retire() {
 	time.AfterFunc(drain, func() { cn.fail(errRetired) })
 }
 
+// isRetired tells whether requests have left it: what it owes says how the link was, and not how it is.
+func (cn *connection) isRetired() bool {
+	cn.mu.Lock()
+	defer cn.mu.Unlock()
+	return cn.retired
+}
+
 // closeIfIdle closes a retired connection that owes nothing.
 func (cn *connection) closeIfIdle() bool {
 	cn.mu.Lock()

@@ -308,6 +308,9 @@ func (p *server) heardOf(c *call) {
 	}
 	trip := c.trip()
 	late := c.timeout > 0 && trip > c.timeout
+	if late && c.connection.isRetired() {
+		return
+	}
 	p.mu.Lock()
 	if c.isAlone { // else it says how long it has waited behind others
 		p.measure(trip)
@@ -379,7 +382,7 @@ func (p *server) overdue(c *call) {
 	}
 	patience := max(silentTimes*c.timeout, silentTimes*trip)
 	time.AfterFunc(c.written+patience-now(), func() {
-		if time.Duration(cn.heard.Load()) < c.written && !c.over.Load() {
+		if time.Duration(cn.heard.Load()) < c.written && !c.over.Load() && !cn.isRetired() {
 			p.breaker.open(&unavailable{text: "nothing heard for " + patience.String(), reason: reasonNoAnswer})
 		}
 	})

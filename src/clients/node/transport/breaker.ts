@@ -14,6 +14,8 @@ export const LAST_PROBE = 500;
 export const JITTER = 0.2;
 
 export class Breaker {
+  /** When it closed last (monotonic): what was sent before says how the server was, and not how it is. */
+  closedAt = Number.NEGATIVE_INFINITY;
   private failures = 0;
   private interval = FIRST_PROBE;
   private timer: NodeJS.Timeout | null = null;
@@ -78,6 +80,7 @@ export class Breaker {
 
   private close(): void {
     this.failures = 0;
+    this.closedAt = performance.now();
     this.health.setUnavailable(null);
     this.closed();
   }

@@ -222,6 +222,7 @@ export class Server {
 
   /** A reply came, or an error that is the caller's. */
   private answered({ sent, isLate, isAlone, timeout, batch, connection }: Exchange): void {
+    if (isLate && sent < this.breaker.closedAt) return;
     const now = performance.now();
     const took = now - sent;
     if (isAlone && connection?.isQuiet) {
@@ -268,10 +269,10 @@ export class Server {
       return refusal ?? error;
     }
     const isSlow = this.meanRoundTrip !== null && this.meanRoundTrip > timeout;
-    if (isSlow || (connection && now - connection.receivedInTime < timeout)) return error;
+    if (isSlow || sent < this.breaker.closedAt || (connection && now - connection.receivedInTime < timeout)) return error;
     this.count(batch, error);
     const check = () => {
-      if (exchange.isOver || (connection && connection.received >= sent)) return;
+      if (exchange.isOver || sent < this.breaker.closedAt || (connection && connection.received >= sent)) return;
       this.breaker.open(new UnavailableError(`nothing received for ${SILENT_TIMEOUTS * timeout} ms`, "no_answer"));
     };
     setTimeout(() => afterLoopTurns(check), (SILENT_TIMEOUTS - 1) * timeout).unref();

@@ -288,8 +288,10 @@ impl Owned {
             Some(_) => {}
             // A redirection clears no failures: nothing was executed.
             None if reply.as_ref().ok().and_then(redirection).is_some() => {}
+            // Over a connection that requests have left, it says how the link was.
             None if self.is_late => {
-                let (is_measured, was_failure) = (self.is_measured, self.is_failure);
+                let is_measured = self.is_measured && self.server.uses(&self.connection);
+                let was_failure = self.is_failure;
                 self.server.late(round_trip, self.timeout, is_measured, was_failure, self.batch.key());
             }
             None => self.server.answered(&self.connection, &reply, round_trip, self.is_measured, &self.batch),

@@ -182,6 +182,7 @@ class Pipeline:
         """Time is up for the caller, or for the server."""
         request.due, health, timeout = math.inf, self._health, request.timeout
         in_time_until = request.sent + timeout
+        was_before = request.sent < health.breaker.closed
         if request.wait >= timeout and not request.reply.done():
             if request.sent and in_time_until > now:
                 request.due = in_time_until  # the loop paused before it was written
@@ -197,13 +198,13 @@ class Pipeline:
         elif not request.is_late:
             request.is_late = True
             request.due = request.sent + SILENT_TIMEOUTS * timeout
-            if request.sent != self._failed_write and now - self.last_in_time >= timeout:
+            if not was_before and request.sent != self._failed_write and now - self.last_in_time >= timeout:
                 self._failed_write = request.sent
                 health.breaker.failed(Failure("no_answer", f"no reply within {timeout * 1000:.0f} ms"),
                                       request.command.key)
         elif (silent_from := max(self.last_reply, request.sent) + SILENT_TIMEOUTS * timeout) > now:
             request.due = silent_from  # a reply to what was sent before it has come since
-        else:
+        elif not was_before:
             health.breaker.open(Failure(
                 "no_answer", f"nothing heard for {SILENT_TIMEOUTS} times {timeout * 1000:.0f} ms"),
                 request.command.key)

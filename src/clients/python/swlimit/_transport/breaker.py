@@ -33,6 +33,8 @@ class Breaker:
         """Why it is open, or was open last."""
         self.changed = 0.0
         """When it last opened or closed (Unix time)."""
+        self.closed = 0.0
+        """When it closed last (monotonic): what was sent before says how the server was, and not how it is."""
         self.failures = 0
         """In a row."""
         self.key = b""
@@ -77,7 +79,7 @@ class Breaker:
             closes, self.is_open, self.failures = self.is_open, False, 0
             was_announced, self._is_announced = self._is_announced, False
         if closes:
-            self.changed = time.time()
+            self.changed, self.closed = time.time(), time.monotonic()
         if was_announced:
             log.warning("server %s answers again", self._server, extra={"event": "available"})
 

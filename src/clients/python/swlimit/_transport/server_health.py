@@ -125,6 +125,8 @@ class ServerHealth:
     def replied_late(self, command: Command, reply: Any, round_trip: float, timeout: float) -> Any:
         """Take in a reply that took `round_trip` seconds, more than the timeout."""
         now, before = time.monotonic(), self._late
+        if now - round_trip < self.breaker.closed:
+            return self.replied(command, reply, in_time=False)
         self.measured(round_trip)
         if before is not None and now - round_trip >= before:  # one of several writes in a row: the mean is too slow
             self.smoothed = round_trip

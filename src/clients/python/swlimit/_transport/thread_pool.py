@@ -381,14 +381,16 @@ class ThreadPool:
             self._count(request)
         if passed >= SILENT_TIMEOUTS * request.timeout and request.counted == 1:
             request.counted = 2
-            self.health.breaker.open(Failure("no_answer", f"no reply within {passed * 1000:.0f} ms"),
-                                     request.command.key)
+            if request.sent >= self.health.breaker.closed:
+                self.health.breaker.open(Failure("no_answer", f"no reply within {passed * 1000:.0f} ms"),
+                                         request.command.key)
         return False
 
     def _count(self, request: Request) -> None:
         request.counted = 1
-        self.health.breaker.failed(Failure("no_answer", f"no reply within {request.timeout * 1000:.0f} ms"),
-                                   request.command.key)
+        if request.sent >= self.health.breaker.closed:
+            self.health.breaker.failed(Failure("no_answer", f"no reply within {request.timeout * 1000:.0f} ms"),
+                                       request.command.key)
 
     def _settle(self, request: Request, passed: float) -> None:
         """Take in a late reply, and undo what nobody keeps of it."""
