@@ -269,7 +269,8 @@ export class Server {
       return refusal ?? error;
     }
     const isSlow = this.meanRoundTrip !== null && this.meanRoundTrip > timeout;
-    if (isSlow || sent < this.breaker.closedAt || (connection && now - connection.receivedInTime < timeout)) return error;
+    if (isSlow || sent < this.breaker.closedAt || (connection && now - connection.receivedInTime < timeout))
+      return error;
     this.count(batch, error);
     const check = () => {
       if (exchange.isOver || sent < this.breaker.closedAt || (connection && connection.received >= sent)) return;
