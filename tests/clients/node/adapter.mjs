@@ -27,6 +27,7 @@ const ABLE = [
   "timeouts",
   "burst",
   "guards",
+  "local_blocks",
   "settle",
   "keep",
   "record",

@@ -133,7 +133,8 @@ def common(asked):
     do, number = asked["do"], asked["id"]
     if do == "hello":
         say(id=number, ok=["sentinel", "cluster", "url", "statistics", "reasons", "logs", "brought", "cluster_on",
-                           "partial", "deadline", "timeouts", "tracking", "guards", "settle", "keep", "record"]
+                           "partial", "deadline", "timeouts", "tracking", "guards", "local_blocks", "settle", "keep",
+                           "record"]
             + ["burst", "cancel", "cancel_refund", "undo"] * IS_ASYNC + ["deny"] * IS_FAKE)
     elif do == "statistics":
         answer(number, lambda: statistics(CLIENTS[asked["client"]][1]))

@@ -299,7 +299,7 @@ async fn main() {
         match asked["do"].as_str().unwrap() {
             "hello" => say(
                 json!({"id": id, "ok": ["cancel", "cancel_refund", "sentinel", "cluster", "url", "leases", "statistics", "reasons",
-                "logs", "partial", "deadline", "ids", "burst", "tracking", "guards", "settle"]}),
+                "logs", "partial", "deadline", "ids", "burst", "tracking", "guards", "local_blocks", "settle"]}),
             ),
             "limiters" => match made(&asked) {
                 Ok(made) => {
