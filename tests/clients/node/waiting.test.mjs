@@ -2,9 +2,8 @@
 
 import assert from "node:assert/strict";
 import { test } from "node:test";
-import { Redis } from "ioredis";
 import { admit } from "swlimit";
-import { connect, eventually, holds, key, limiter, port, sent, sleep } from "./support.mjs";
+import { connect, eventually, holds, key, limiter, sent, sleep } from "./support.mjs";
 
 const FAST = { limit: 2, window: 200, resolution: 10 };
 
@@ -19,11 +18,6 @@ function watched(promise) {
 
 for (const [name, open] of Object.entries({
   redis: (test) => connect(test),
-  ioredis: (test) => {
-    const client = new Redis(port());
-    test.after(() => client.disconnect());
-    return client;
-  },
   "a function": async (test) => {
     const client = await connect(test);
     return (args) => client.sendCommand(args);
