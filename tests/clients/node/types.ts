@@ -165,6 +165,12 @@ new Worker(
   inTurn({ limiter, key: (job) => job.data.user }, async (job: Job<{ user: string }>) => job.id),
   { connection: {} },
 );
+new Worker<{ user: string }>(
+  "calls",
+  // @ts-expect-error: a user is no number
+  inTurn({ limiter, key: ({ data }) => data.user }, async ({ data }) => data.user / 2),
+  { connection: {} },
+);
 
 new Worker(
   "calls",
