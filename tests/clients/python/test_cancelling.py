@@ -126,7 +126,7 @@ def is_waiting_for_a_reply():
     """Whether the main thread has sent a command."""
     frame = sys._current_frames()[threading.main_thread().ident]
     while frame is not None:
-        if frame.f_code.co_name == "can_read" and frame.f_locals.get("timeout"):
+        if frame.f_code.co_name == "look" and frame.f_locals["seconds"] > 0:
             return True
         frame = frame.f_back
     return False

@@ -25,7 +25,7 @@ limiter = swlimit.Limiter(redis.Redis(port=int(sys.argv[1])), 1, "1h", timeout="
 assert [bool(limiter.allow("k")) for _ in range(2)] == [True, False]
 state = next(one for one in gc.get_objects() if isinstance(one, Core))
 server, = state.topology.all()
-locks = {"tracker": server.tracker._lock, "subscribers": state.subscribers._lock, "pool": server.connections._changed}
+locks = {"tracker": server.tracker._lock, "subscribers": state.subscribers._lock, "pool": server.connections._lock}
 lock = locks[sys.argv[2]]
 del locks, server, state
 """

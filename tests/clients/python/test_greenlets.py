@@ -82,3 +82,50 @@ def test_gevent_after_the_limiter(start, before):
                           env=os.environ | {"PYTHONPATH": f"{ROOT}/src/clients/python"}, capture_output=True,
                           timeout=60)
     assert done.returncode == 0, done.stderr[-3000:]
+
+
+TIMEOUTS = """
+from gevent import monkey
+monkey.patch_all()
+import random, sys, time
+import gevent, redis, swlimit
+
+client = redis.Redis(port=int(sys.argv[1]))
+limiter = swlimit.Limiter(client, 1_000_000, "1h", timeout=20.0, mode="direct")
+holds = swlimit.HoldLimiter(client, 1_000, timeout=20.0)
+draw = random.Random(7)
+granted, ended, guards = [], 0, []
+
+
+def ask(seconds):
+    global ended
+    try:
+        with gevent.Timeout(seconds):
+            guards.append(holds.hold("h"))
+            granted.append(limiter.allow("k").granted)
+            granted.append(limiter.acquire("k", timeout=5).granted)
+    except gevent.Timeout:
+        ended += 1
+
+
+for _ in range(20):
+    gevent.joinall([gevent.spawn(ask, draw.uniform(0.0001, 0.05)) for _ in range(60)])
+assert ended > 100 and sum(granted) > 100, (ended, granted)
+
+
+def is_settled():
+    return 1_000_000 - limiter.peek("k").remaining == sum(granted) and len(holds.holders("h", 5000)) == len(guards)
+
+
+deadline = time.monotonic() + 20
+while not is_settled():
+    assert time.monotonic() < deadline, (sum(granted), limiter.peek("k"), len(holds.holders("h", 5000)), len(guards))
+    time.sleep(0.05)
+"""
+
+
+def test_gevent_timeouts(start):
+    """What a greenlet is granted as its Timeout comes goes back."""
+    done = subprocess.run([sys.executable, "-c", TIMEOUTS, str(start().port)], text=True, capture_output=True,
+                          env=os.environ | {"PYTHONPATH": f"{ROOT}/src/clients/python"}, timeout=60)
+    assert done.returncode == 0, done.stderr[-3000:]

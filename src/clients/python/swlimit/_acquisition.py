@@ -32,12 +32,13 @@ class Acquisition:
             decision = await self._ask()
             if decision or self._is_hopeless(decision):
                 return decision
-        if not await queue.take(self._ends - self._limiter._clock.monotonic()):
-            return await self._ask()
+        place = queue.place()
         try:
+            if not await place.take(self._ends - self._limiter._clock.monotonic()):
+                return await self._ask()
             return await self._poll()
         finally:
-            queue.release()
+            place.leave()
 
     def _has_queue(self) -> bool:
         state = self._limiter._state

@@ -122,9 +122,10 @@ class HoldAttempt:
         """Ask again from time to time, and after each release in this process; first come, first served here."""
         queue = self._limiter._queues.of(self._request.key)
         is_behind = queue.is_taken
-        if not await queue.take(self._ends - time.monotonic()):
-            return outcome or await self._try()
+        place = queue.place()
         try:
+            if not await place.take(self._ends - time.monotonic()):
+                return outcome or await self._try()
             if outcome is None or is_behind:
                 outcome = await self._try()
             while self._may_wait(outcome[0]):
@@ -132,7 +133,7 @@ class HoldAttempt:
                 outcome = await self._queue() or await self._try()
             return outcome
         finally:
-            queue.release()
+            place.leave()
 
     def _pause(self, decision: HoldDecision) -> float:
         """Seconds until it is worth asking again, unless a hold is released here before."""

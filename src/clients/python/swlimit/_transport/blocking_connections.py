@@ -17,7 +17,7 @@ from ..errors import NoFreeConnection, NotExecuted, UnavailableError
 from .endpoint import SILENCE
 from .interface import DedicatedConnection, Interface
 from .server_health import ServerHealth
-from .wait_queue import WaitQueue
+from .wait_queue import Place, WaitQueue
 
 INFO: Words = ("INFO", "server")
 RUN_ID = re.compile(rb"^run_id:(\w+)", re.MULTILINE)
@@ -52,10 +52,9 @@ class BlockingConnections:
         if (loop := self._interface.current_loop()) is not self._loop:
             self._loop = loop
             self.reset()
-        waiting, idle = _Waiting(self, health, self._places), self._idle[health.endpoint.name]
+        waiting, idle = _Waiting(self, health, self._places.place()), self._idle[health.endpoint.name]
         await self._interface.own(waiting)
-        if not await self._places.take(0.0):
-            waiting.places = None
+        if not await waiting.place.take(0.0):
             raise NoFreeConnection
         connection: DedicatedConnection | None = None
         try:
@@ -86,7 +85,7 @@ class BlockingConnections:
             waiting.abandon()
             raise
         finally:
-            waiting.leave_place()
+            waiting.place.leave()
             if connection is not None:
                 self._used.discard(connection)
         if isinstance(reply, redis_errors.AskError):
@@ -166,20 +165,14 @@ class BlockingConnections:
 class _Waiting:
     """A request that waits, and what it has borrowed."""
 
-    def __init__(self, all_: BlockingConnections, health: ServerHealth, places: WaitQueue) -> None:
-        self.health, self._all = health, all_
-        self.places: WaitQueue | None = places
+    def __init__(self, all_: BlockingConnections, health: ServerHealth, place: Place) -> None:
+        self.health, self._all, self.place = health, all_, place
         self.connection: DedicatedConnection | None = None
         self.run_id = b""
         self.command: Command | None = None
         self.sent = 0.0
         self.reply: Any = None
         self._is_abandoned = False
-
-    def leave_place(self) -> None:
-        places, self.places = self.places, None
-        if places is not None:
-            places.release()
 
     def delivered(self) -> None:
         """Its caller has the reply."""
@@ -189,4 +182,4 @@ class _Waiting:
         if not self._is_abandoned:
             self._is_abandoned = True
             self._all.spawn(self._all.leave(self))
-        self.leave_place()
+        self.place.leave()

@@ -16,9 +16,10 @@ from .._core import fork
 from .._protocol.commands import Words
 from .._protocol.replies import BROKEN
 from ..errors import SwlimitError
-from .endpoint import SILENCE
+from .endpoint import SILENCE, Endpoint
 from .interface import DedicatedConnection, Owned
-from .thread_pool import ThreadPool, read
+from .interruptible import Event, Worker
+from .thread_pool import ThreadPool, look, read, reply_in, write
 
 T = TypeVar("T")
 
@@ -60,9 +61,9 @@ def run(coroutine: Coroutine[Owned, None, T]) -> T:
         raise
 
 
-class Signal(threading.Event):
+class Signal(Event):
     async def wait(self, seconds: float) -> bool:  # type: ignore[override]
-        return super().wait(max(0.0, min(seconds, threading.TIMEOUT_MAX)))
+        return super().wait(seconds)
 
 
 class Mailbox:
@@ -82,6 +83,14 @@ class Mailbox:
 
 
 class ThreadConnection(DedicatedConnection):
+    def __init__(self, endpoint: Endpoint, **options: Any) -> None:
+        super().__init__(endpoint, **options)
+        self._pending = 0
+        self._is_only = False
+        """Whether a command was sent after all others were answered."""
+        self._seen = b""
+        """The bytes of a reply that is being read."""
+
     async def connect(self, at_most: float = SILENCE) -> None:
         try:
             if self.redis._sock and self.redis.can_read(0):
@@ -89,7 +98,7 @@ class ThreadConnection(DedicatedConnection):
         except (*BROKEN, redis.RedisError):
             self.redis.disconnect()  # the server has closed it
         if not self.redis._sock:
-            self.run_id = b""
+            self.run_id, self._pending, self._seen = b"", 0, b""
             self.redis.socket_connect_timeout = self.redis.socket_timeout = max(0.001, at_most)
             self.redis.connect()
             self.redis.socket_timeout = SILENCE
@@ -97,12 +106,23 @@ class ThreadConnection(DedicatedConnection):
                 self.redis._sock.settimeout(SILENCE)
 
     async def write(self, *commands: Words) -> None:
-        self.redis.send_packed_command(self.redis.pack_commands(commands), check_health=False)
+        self._is_only = not self._pending and len(commands) == 1
+        self._pending += len(commands)
+        write(self.redis, self.redis.pack_commands(commands))
 
     async def read(self, seconds: float) -> Any:
-        if not self.redis.can_read(max(0.0, min(seconds, threading.TIMEOUT_MAX))):
-            raise redis.TimeoutError("no reply in time")
-        return read(self.redis)
+        """It may be interrupted anywhere, and called again."""
+        if self._seen:
+            reply = read(self.redis) if self.redis.can_read(0) else reply_in(self._seen)
+        else:
+            seen = look(self.redis, min(seconds, threading.TIMEOUT_MAX), self._is_only)
+            if seen is None:
+                raise redis.TimeoutError("no reply in time")
+            self._seen = seen
+            reply = read(self.redis)
+        self._seen = b""
+        self._pending -= 1
+        return reply
 
     @property
     def is_connected(self) -> bool:
@@ -149,7 +169,7 @@ class ThreadBackend:
         return threading.Event()  # gevent may have replaced it by now
 
     def spawn(self, coroutine: Coroutine[Any, Any, None]) -> threading.Thread:
-        thread = threading.Thread(target=run, args=(coroutine,), name="swlimit", daemon=True)
+        thread = Worker("swlimit", run, coroutine)
         try:
             thread.start()
         except RuntimeError:  # no thread could be started; an interrupt here comes after the start

@@ -5,8 +5,11 @@ by an exception of a signal or of gevent, `abandon` has the command undone. What
 abandoned, is read by a thread of the pool.
 """
 
+import socket
+import ssl
 import threading
 import time
+import weakref
 from collections import deque
 from collections.abc import Generator, Sequence
 from contextlib import suppress
@@ -21,6 +24,7 @@ from .._protocol.replies import BROKEN, ERROR_REPLIES, Failure, is_unknown_comma
 from ..errors import NotExecuted, UnavailableError
 from .breaker import PROBE_TIMEOUT, SILENT_TIMEOUTS
 from .endpoint import LATEST, SILENCE
+from .interruptible import Event, Worker
 from .server_health import ServerHealth
 
 FRESH = 0.05
@@ -28,28 +32,36 @@ FRESH = 0.05
 MOST_OPENING = 4
 SLICE = 0.02
 """The longest that the reader of late replies waits before it checks what else there is to do."""
+MOST_SEEN = 4096
+"""Bytes: more than the reply to anything that grants."""
 _NONE: Any = object()
+Box = list[Any]
+"""Holds a connection that is idle: who takes it out has it."""
 
 
 class Request(Exchange):
     """A command under way, and its connection."""
 
-    __slots__ = ("connection", "generation", "counted", "is_owned", "is_pending", "kept", "outcome", "owed",
-                  "pool", "raw", "reply", "sent", "timeout", "used")
+    __slots__ = ("box", "connection", "counted", "generation", "is_only", "is_owned", "is_pending", "kept", "outcome",
+                  "owed", "pool", "raw", "reply", "seen", "sent", "timeout")
 
     def __init__(self, pool: "ThreadPool", command: Command, timeout: float) -> None:
         super().__init__(command, pool.health.dialect)
         self.pool, self.timeout, self.generation = pool, timeout, pool.generation
         self.connection: Any = None
-        self.used: Any = None
-        """The connection, also after it was put back."""
+        self.box: Box | None = None
+        """What holds the connection once it was put back."""
         self.sent = 0.0
         self.is_pending = False
         """Whether the command was sent, and its reply has not been read."""
         self.owed: deque[Preparation] = deque()
         """What was sent before the command, and not replied yet."""
+        self.is_only = True
+        """Whether the command was sent alone."""
         self.raw = _NONE
         """A reply that was read, and not taken in yet."""
+        self.seen = b""
+        """The bytes of a reply before it was read; empty where they cannot be looked at."""
         self.reply: Any = None
         self.outcome: Any = None
         """The decoded reply."""
@@ -72,22 +84,28 @@ class Request(Exchange):
                   else self.connection.pack_command(*words))
         self.sent = self.sent or time.monotonic()
         self.owed.extend(before)
+        self.is_only = not before
         self.is_pending = True
-        self.connection.send_packed_command(packed, check_health=False)
+        write(self.connection, packed)
 
     def receive(self, ends: float) -> bool:
         """Read the replies that come by the instant `ends`; whether that were all. It may be interrupted anywhere, and
         called again."""
         while self.owed or self.is_pending:
-            if self.raw is _NONE:
-                if not self.connection.can_read(max(0.0, ends - time.monotonic())) and not self.connection.can_read(0):
-                    return False  # checked twice: this thread may have waited for the others
+            if self.raw is _NONE and self.seen:  # an interrupted call may have read it, and lost it
+                self.raw = read(self.connection) if self.connection.can_read(0) else reply_in(self.seen)
+            elif self.raw is _NONE:
+                seen = look(self.connection, ends - time.monotonic(), self.is_only)
+                if seen is None and (seen := look(self.connection, 0.0, self.is_only)) is None:
+                    return False  # looked twice: this thread may have waited for the others
+                self.seen = seen
                 self.raw = read(self.connection)
             if self.owed:
-                one, reply, self.raw = self.owed.popleft(), self.raw, _NONE
-                one.answered(reply)
+                self.owed[0].answered(self.raw)
+                del self.owed[0]
             else:
-                self.reply, self.is_pending, self.raw = self.raw, False, _NONE
+                self.reply, self.is_pending = self.raw, False
+            self.raw, self.seen = _NONE, b""
         return True
 
     def exchange(self, ends: float, asking: bool = False) -> Any:
@@ -106,9 +124,10 @@ class Request(Exchange):
 
     def put_back(self) -> None:
         """The connection may serve others."""
-        connection, self.connection = self.connection, None
-        if connection is not None:
-            self.pool.put(connection, self.generation)
+        if self.connection is not None:
+            self.box = [self.connection]
+            self.connection = None
+            self.pool.put(self.box, self.generation)
 
     def disconnect(self) -> None:
         connection, self.connection = self.connection, None
@@ -124,15 +143,17 @@ class Request(Exchange):
     def abandon(self) -> None:
         """Its caller was interrupted: what it was granted goes back. Has no effect before it was sent."""
         self.kept = NOTHING
-        reply = self.reply if self.outcome is None else self.outcome
-        is_granted = isinstance(reply, bytes) or self.command.grants(reply)
-        if self.connection is None and is_granted and self.pool.reclaim(self):
-            self.connection = self.used
-        if self.connection is not None:
-            if self.is_pending or is_granted:
-                self.pool.settle(self)
-            else:
-                self.disconnect()  # perhaps it was being sent
+        if self.box is not None:
+            try:
+                self.connection = self.box.pop()
+            except IndexError:
+                self.connection = None  # another request has it
+        if self.outcome is not None and not self.pool.health.undo(self.command, self.outcome, self.sent):
+            self.put_back()  # undone, before a guard that is dropped can release what the undo needs
+        elif self.connection is not None and (self.is_pending or self.reply is not None):
+            self.pool.settle(self)
+        else:
+            self.disconnect()
         self.is_owned = False
 
 
@@ -150,14 +171,15 @@ class ThreadPool:
         self.generation = object()
         """Another one after all connections were given up."""
         self._is_ended = False
-        self._idle: deque[tuple[Any, float]] = deque()
+        self._idle: deque[tuple[Box, float]] = deque()
         self._late: list[Request] = []
-        self._reader: threading.Thread | None = None
-        self._opening = 0
-        self._wanted = 0
+        self._reader: Worker | None = None
+        self._opening: list[Worker] = []
+        self._waiting: deque[weakref.ref[Event]] = deque()
+        """The callers that wait for a connection; those that were interrupted are gone."""
         self._failure: Failure | None = None
         self._attempts = 0
-        self._changed = threading.Condition()
+        self._lock = threading.RLock()
         """Reentrant: collecting a core closes it."""
 
     @property
@@ -169,7 +191,7 @@ class ThreadPool:
         ends, health = time.monotonic() + wait, self.health
         request = Request(self, command, timeout)
         await request
-        request.connection = request.used = self._take(ends)
+        request.connection = self._take(ends)
         request.generation = self.generation
         try:
             reply = request.exchange(ends, asking)
@@ -211,14 +233,15 @@ class ThreadPool:
         read still."""
         self.generation = object()
         idle, self._idle = self._idle, deque()
-        for connection, _ in idle:
-            connection.disconnect()
+        for box, _ in idle:
+            with suppress(IndexError):
+                box.pop().disconnect()
 
     def end(self) -> None:
         """Close everything: what late replies may grant is in doubt."""
-        with self._changed:
+        with self._lock:
             self._is_ended = True
-            self._changed.notify_all()
+            self._wake(len(self._waiting))
         self.close()
         late, self._late = self._late, []
         for request in late:
@@ -230,9 +253,13 @@ class ThreadPool:
         """Take an idle connection."""
         while True:
             try:
-                connection, since = self._idle.pop()
+                box, since = self._idle.pop()
             except IndexError:
                 self._wait_for_one(ends)
+                continue
+            try:
+                connection = box.pop()
+            except IndexError:  # an interrupted request has it again
                 continue
             if time.monotonic() - since < FRESH or _is_open(connection):
                 return connection
@@ -241,50 +268,40 @@ class ThreadPool:
 
     def _wait_for_one(self, ends: float) -> None:
         """Wait until there is an idle connection. Opens one for each caller that waits."""
-        name = self.health.endpoint.name
-        with self._changed:
-            self._wanted += 1
-            attempts = self._attempts
-        try:
-            while True:
-                with self._changed:
-                    if self._idle:
-                        return
-                    if self._is_ended:
-                        raise NotExecuted("the limiter was closed meanwhile")
-                    if self._failure is not None and self._attempts != attempts:
-                        raise NotExecuted(f"{name}: {self._failure.message}", self._failure.reason)
-                    opens = self._opening < min(self._wanted, MOST_OPENING)
-                    self._opening += opens
-                if opens:
+        name, attempts = self.health.endpoint.name, self._attempts
+        while True:
+            turn = Event()
+            with self._lock:
+                if self._idle:
+                    return
+                if self._is_ended:
+                    raise NotExecuted("the limiter was closed meanwhile")
+                if self._failure is not None and self._attempts != attempts:
+                    raise NotExecuted(f"{name}: {self._failure.message}", self._failure.reason)
+                self._waiting = deque(one for one in self._waiting if one() is not None)
+                self._waiting.append(weakref.ref(turn))
+                self._opening = [one for one in self._opening if one.is_alive()]
+                if len(self._opening) < min(len(self._waiting), MOST_OPENING):
                     self._open_in_background()
-                with self._changed:
-                    left = ends - time.monotonic()
-                    if not self._idle and (left <= 0 or not self._changed.wait(left) and not self._idle):
-                        raise NotExecuted(f"{name}: no connection was free or ready in time", "no_answer")
-        finally:
-            with self._changed:
-                self._wanted -= 1
+            left = ends - time.monotonic()
+            if left <= 0:
+                raise NotExecuted(f"{name}: no connection was free or ready in time", "no_answer")
+            turn.wait(min(left, SLICE))  # who was to be woken may have been interrupted
 
     def _open_in_background(self) -> None:
-        """`_opening` counts the thread already: an interrupt comes before or after its start."""
-        thread = threading.Thread(target=self._open, args=(self._changed,), name="swlimit-connect", daemon=True)
+        worker = Worker("swlimit-connect", self._open)
         try:
-            thread.start()
-        except BaseException as error:
-            if thread.ident is None:
-                with self._changed:
-                    self._opening -= 1
-            if isinstance(error, RuntimeError):
-                name = self.health.endpoint.name
-                raise NotExecuted(f"{name}: cannot connect: {error}", "no_answer") from error
-            raise
+            worker.start()
+            self._opening.append(worker)
+        except RuntimeError as error:
+            name = self.health.endpoint.name
+            raise NotExecuted(f"{name}: cannot connect: {error}", "no_answer") from error
 
-    def _open(self, changed: threading.Condition) -> None:
-        """Open a connection. However it ends, `_opening` counts it no longer."""
+    def _open(self) -> None:
+        """Open a connection, and tell those who wait how that went, whatever ends it."""
         connection: Any = None
         failure: Failure | None = Failure("other", "connecting was interrupted")
-        generation = self.generation
+        generation, lock = self.generation, self._lock
         try:
             connection = self.health.endpoint.connection()
             connection.connect()
@@ -299,33 +316,32 @@ class ThreadPool:
             failure = Failure.of(error)
             self.health.breaker.failed(failure)
         finally:
-            with changed:
-                self._opening -= 1
+            with lock:
+                self._opening = [one for one in self._opening if one is not threading.current_thread()]
                 self._attempts += 1
                 self._failure = failure
                 if failure is None and generation is self.generation and not self._is_ended:
-                    self._idle.append((connection, time.monotonic()))
+                    self._idle.append(([connection], time.monotonic()))
                 elif connection is not None:
                     connection.disconnect()
-                changed.notify_all()
+                self._wake(len(self._waiting))
 
-    def put(self, connection: Any, generation: object) -> None:
+    def put(self, box: Box, generation: object) -> None:
         if generation is not self.generation or self._is_ended:
-            connection.disconnect()
+            with suppress(IndexError):
+                box.pop().disconnect()
             return
-        self._idle.append((connection, time.monotonic()))
-        if self._wanted:
-            with self._changed:
-                self._changed.notify()
+        self._idle.append((box, time.monotonic()))
+        if self._waiting:
+            with self._lock:
+                self._wake(1)
 
-    def reclaim(self, request: Request) -> bool:
-        """Take the connection of a request that was put back, unless another caller has it by now."""
-        for one in list(self._idle):
-            if one[0] is request.used:
-                with suppress(ValueError):
-                    self._idle.remove(one)
-                    return True
-        return False
+    def _wake(self, most: int) -> None:
+        """Wake so many of those that wait, the first first."""
+        while self._waiting and most:
+            if (turn := self._waiting.popleft()()) is not None:
+                turn.set()
+                most -= 1
 
     # Late replies.
 
@@ -340,26 +356,25 @@ class ThreadPool:
 
     def settle(self, request: Request) -> None:
         """Have the reader read the reply, and undo what nobody keeps."""
-        with self._changed:
+        with self._lock:
             if request not in self._late:
                 self._late.append(request)
-            if self._reader is not None and self._reader.is_alive():
-                return
-            reader = self._reader = threading.Thread(target=self._read_late, name="swlimit-late", daemon=True)
-        with suppress(RuntimeError):  # no thread could be started: the next late reply tries again
-            reader.start()
+            if self._reader is None or not self._reader.is_alive():
+                self._reader = Worker("swlimit-late", self._read_late)
+                with suppress(RuntimeError):  # no thread could be started: the next late reply tries again
+                    self._reader.start()
 
     def _read_late(self) -> None:
         """Take in late replies, until there are none."""
-        while True:
-            with self._changed:
+        while self._reader is threading.current_thread():
+            with self._lock:
                 late = list(self._late)
                 if not late:
                     self._reader = None
                     return
             for request in late:
                 if not request.is_owned and self._read(request):
-                    with self._changed:
+                    with self._lock:
                         if request in self._late:
                             self._late.remove(request)
             time.sleep(SLICE / 10 if any(one.is_owned for one in late) else SLICE)
@@ -425,9 +440,54 @@ def _is_open(connection: Any) -> bool:
         return False
 
 
+def write(connection: Any, packed: Sequence[bytes]) -> None:
+    """Send what was packed. redis-py's own method closes the connection after an interrupt, also when all is sent."""
+    try:
+        for one in packed:
+            connection._sock.sendall(one)
+    except AttributeError:  # the connection was closed meanwhile
+        raise redis.ConnectionError("the connection was closed") from None
+    except TimeoutError as error:
+        raise redis.TimeoutError("cannot write in time") from error
+
+
+def look(connection: Any, seconds: float, is_only: bool) -> bytes | None:
+    """The bytes of the next reply, which stay there, or none where they cannot be seen; None when no reply comes in so
+    many seconds. is_only: no other was read before it."""
+    found = connection._sock
+    if not is_only or not isinstance(found, socket.socket) or isinstance(found, ssl.SSLSocket):
+        return b"" if connection.can_read(max(0.0, seconds)) else None
+    try:
+        found.settimeout(max(0.0, seconds))
+        return found.recv(MOST_SEEN, socket.MSG_PEEK)
+    except (TimeoutError, BlockingIOError):
+        return None
+    finally:
+        found.settimeout(SILENCE)
+
+
 def read(connection: Any) -> Any:
     """The next reply, also an error reply."""
     try:
         return connection.read_response(disconnect_on_error=False)
     except ERROR_REPLIES as error:
         return error
+
+
+def reply_in(data: bytes) -> Any:
+    """The first reply in these bytes; those that grant nothing are b""."""
+    def value(at: int) -> tuple[Any, int]:
+        line, end, _ = data[at:].partition(b"\r\n")
+        kind, after = line[:1], at + len(line) + len(end)
+        if not end:
+            raise redis.ConnectionError("a reply was interrupted")
+        if kind == b":":
+            return int(line[1:]), after
+        if kind == b"$" and (length := int(line[1:])) >= 0:
+            return data[after:after + length], after + length + 2
+        values: list[Any] = []
+        for _ in range(int(line[1:]) if kind == b"*" else 0):
+            one, after = value(after)
+            values.append(one)
+        return values if kind == b"*" else b"", after
+    return value(0)[0]

@@ -1,8 +1,12 @@
 """Queues within the process: first come, first served."""
 
+import sys
 import threading
+import time
 import weakref
 from collections import deque
+from collections.abc import Callable
+from contextlib import suppress
 
 from .._core import fork
 from .interface import Interface, Signal
@@ -12,46 +16,68 @@ class WaitQueue:
     """A limited number of places; the others wait for one."""
 
     def __init__(self, interface: Interface, places: int) -> None:
-        self._interface = interface
-        self._free = self._places = places
-        self._waiting: deque[Signal] = deque()
-        self._lock = threading.Lock()
+        self.interface = interface
+        self.free = places
+        self.waiting: deque[weakref.ref[Place]] = deque()
+        self.lock = threading.RLock()
+        """Reentrant: a place may be collected while it is held."""
 
     def __len__(self) -> int:
         """How many are waiting."""
-        return len(self._waiting)
+        return len(self.waiting)
+
+    def place(self) -> "Place":
+        """A place to take, and to leave."""
+        return Place(self)
+
+
+class Place:
+    """One caller's place in a queue. `leave` may be interrupted anywhere, and repeated; a place that is collected is
+    left."""
+
+    def __init__(self, queue: WaitQueue) -> None:
+        self._queue = queue
+        self._has = False
+        self._turn: Signal | None = None
+        self._weak = weakref.ref(self)
 
     async def take(self, seconds: float) -> bool:
-        """Take a place, to be released later; whether one became free in so many seconds."""
-        with self._lock:
-            if self._free:
-                self._free -= 1
-                return True
-            turn = self._interface.signal()
-            self._waiting.append(turn)
-        try:
-            await turn.wait(seconds)
-        except BaseException:
-            if not self._leave(turn):
-                self.release()
-            raise
-        return not self._leave(turn)
+        """Whether it is taken, after so many seconds at most."""
+        queue, ends = self._queue, time.monotonic() + seconds
+        while True:
+            with queue.lock:
+                if not self._has and queue.free:
+                    queue.free, self._has = queue.free - 1, True
+                left = ends - time.monotonic()
+                if self._has or left <= 0:
+                    self._wait_no_longer()
+                    return self._has
+                turn = self._turn = queue.interface.signal()
+                if self._weak not in queue.waiting:
+                    queue.waiting.append(self._weak)
+            await turn.wait(left)
 
-    def release(self) -> None:
-        """Give the place to the next in the queue."""
-        with self._lock:
-            if self._waiting:
-                self._waiting.popleft().set()
-            else:
-                self._free = min(self._places, self._free + 1)  # who was interrupted may release twice
+    def leave(self) -> None:
+        """Give it to the next in the queue."""
+        queue = self._queue
+        with queue.lock:
+            self._wait_no_longer()
+            while self._has and queue.waiting:
+                other = queue.waiting[0]()
+                if other is not None and not other._has and other._turn is not None:
+                    other._turn.set()  # it looks when the lock is free
+                    other._has, self._has = True, False
+                queue.waiting.popleft()
+            if self._has:
+                queue.free, self._has = queue.free + 1, False
 
-    def _leave(self, turn: Signal) -> bool:
-        """Whether it was still waiting."""
-        with self._lock:
-            if turn in self._waiting:
-                self._waiting.remove(turn)
-                return True
-            return False
+    def _wait_no_longer(self) -> None:
+        with suppress(ValueError):
+            self._queue.waiting.remove(self._weak)
+
+    def __del__(self, is_finalizing: Callable[[], bool] = sys.is_finalizing) -> None:
+        if not is_finalizing() and getattr(self, "_has", False):
+            self.leave()
 
 
 class KeyQueue(WaitQueue):
@@ -64,24 +90,24 @@ class KeyQueue(WaitQueue):
 
     @property
     def is_taken(self) -> bool:
-        return not self._free
+        return not self.free
 
     async def pause(self, seconds: float) -> None:
         """For who has the place: wait so long, or until `wake`, which may have been called before."""
-        pause = self._interface.signal()
-        with self._lock:
+        pause = self.interface.signal()
+        with self.lock:
             if not self._is_woken:
                 self._pause = pause
         try:
             if self._pause is pause:
                 await pause.wait(seconds)
         finally:
-            with self._lock:
+            with self.lock:
                 self._is_woken, self._pause = False, None
 
     def wake(self, is_shared: bool) -> None:
         """See `KeyQueues.wake`."""
-        with self._lock:
+        with self.lock:
             self._hands_over = not (is_shared and self._hands_over)
             if not self._hands_over:
                 return
