@@ -196,6 +196,10 @@ class Play:
             words = self.filled(match[1]).split()
             await self.until(lambda: any(matches(words, one["log"].split()) for one in self.logged()),
                              lambda: f"not logged; but {self.logged()}", SOON)
+        elif match := re.fullmatch(r"logged (\d+) (.+)", line):
+            words = self.filled(match[2]).split()
+            if sum(matches(words, one["log"].split()) for one in self.logged()) != int(match[1]):
+                raise Failed(f"not logged so often: {self.logged()}")
         elif line == "close":
             await self.close()
         else:

@@ -28,7 +28,7 @@ def free_port():
         return one.getsockname()[1]
 
 
-QUOTA = ("kind", "limit", "window", "period", "ttl")
+QUOTA = ("kind", "limit", "window", "period", "ttl", "block_for")
 
 
 def start(asked):
@@ -69,6 +69,9 @@ def call(asked):
     chosen = limiters if kind in ("allow_all", "admit") else [limiters[asked["limiter"]]]
     each = [{"key": key, **options, **{name: value for name, value in one.items() if name != "kind"}}
             for key, one in zip(asked["keys"], chosen)]
+    for one in each:
+        if "block_for" in one:
+            one["block"] = one.pop("block_for")
     if kind == "hold":
         each[0].setdefault("ttl", "30s")
     if kind in ("refund", "block", "unblock"):

@@ -64,7 +64,7 @@ def test_rights(start_daemon, server, what):
     assert daemon.codes("k=a", domain="shop")[0] == "OK"
     assert daemon.codes(descriptor("k=a", hits=0), domain="shop")[0] == "OK"
     daemon.stop()
-    assert "refuses a right" not in daemon.log and "lacks these rights" not in daemon.log, daemon.log
+    assert "and swlimit does without" not in daemon.log and "lacks these rights" not in daemon.log, daemon.log
     # Each of them is missed.
     for right in rights[:-1]:
         logged_in(server, [other for other in rights if other != right])

@@ -631,6 +631,7 @@ func (c *Client) giveBack(asked *call, all []counted) {
 	defer cancel()
 	since := func() (int64, error) {
 		reply, err := asked.connection.do(ctx, command{arguments: []string{"TIME"}})
+		asked.connection.of.heardRight("time", err)
 		if err != nil {
 			return 0, err
 		}

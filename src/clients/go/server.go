@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"maps"
 	"math/rand/v2"
 	"regexp"
 	"slices"
@@ -41,6 +42,8 @@ type server struct {
 	probing   bool          // whether the link is fast enough again
 	probed    time.Duration
 
+	lacking map[string]bool // rights that it refused last
+
 	moduleLook time.Duration // when to look for the module next, while the script decides
 	memory     memory
 	looking    bool
@@ -72,6 +75,8 @@ type ServerState struct {
 	// Evicts tells whether the server may evict keys, and with them what is counted: its maxmemory-policy is not
 	// noeviction.
 	Evicts bool
+	// Lacks names the rights that the server refused last, such as "client|tracking": limiters do without them.
+	Lacks []string
 	// EvictedKeys is how many keys of any kind the server has evicted since it started.
 	EvictedKeys int64
 }
@@ -434,6 +439,7 @@ func (p *server) readMemory(cn *connection) {
 	ctx, cancel := context.WithTimeout(p.client.ctx, silence)
 	defer cancel()
 	raw, err := cn.do(ctx, command{arguments: []string{"INFO", "memory", "stats"}})
+	p.heardRight("info", err)
 	if text, ok := raw.(string); ok && err == nil {
 		found := memoryOf(text)
 		p.mu.Lock()
@@ -457,6 +463,28 @@ func (p *server) readMemory(cn *connection) {
 	})
 }
 
+// heardRight gets what came of something that needs a right, and tells whether it is missing. The log says that once.
+func (p *server) heardRight(right string, err error) bool {
+	text, _ := err.(serverError)
+	isMissing := strings.HasPrefix(string(text), "NOPERM")
+	p.mu.Lock()
+	isNews := isMissing && !p.lacking[right]
+	switch {
+	case isNews && p.lacking == nil:
+		p.lacking = map[string]bool{right: true}
+	case isMissing:
+		p.lacking[right] = true
+	case err == nil:
+		delete(p.lacking, right)
+	}
+	p.mu.Unlock()
+	if isNews {
+		p.client.log().Warn("server "+p.at.Addr+" refuses "+right+", and swlimit does without: "+quoted(string(text)),
+			"event", "lacks", "server", p.at.Addr, "right", right)
+	}
+	return isMissing
+}
+
 func memoryOf(info string) (m memory) {
 	for line := range strings.Lines(info) {
 		name, value, _ := strings.Cut(strings.TrimSpace(line), ":")
@@ -476,6 +504,7 @@ func (p *server) state() ServerState {
 	s := ServerState{Addr: p.at.Addr, State: "up", Backend: p.backend()}
 	p.mu.Lock()
 	s.RoundTrip, s.Evicts, s.EvictedKeys = p.roundTrip, p.memory.evicts(), p.memory.evicted
+	s.Lacks = slices.Sorted(maps.Keys(p.lacking))
 	if p.slowFor > 0 {
 		s.State, s.Reason = "slow", reasonSlow
 	}

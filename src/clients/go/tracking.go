@@ -94,7 +94,7 @@ func (t *tracker) look(key string, wanted *demand, peek command, block int64) {
 			return
 		}
 	}
-	if lacksRight(first.err) || lacksRight(pttl.err) {
+	if lacksPTTL := t.server.heardRight("pttl", pttl.err); lacksPTTL || t.server.heardRight("peek", first.err) {
 		t.refuse(cn, forbiddenTime)
 		return
 	}
@@ -117,11 +117,6 @@ func (t *tracker) look(key string, wanted *demand, peek command, block int64) {
 		longest = time.Duration(expiry) * time.Millisecond
 	}
 	c.denials.remember(key, wanted, asked, r, block, longest)
-}
-
-func lacksRight(err error) bool {
-	text, ok := err.(serverError)
-	return ok && strings.HasPrefix(string(text), "NOPERM")
 }
 
 // open is the connection, once it is up; nil where there is none.
@@ -164,13 +159,14 @@ func (t *tracker) connect(ctx context.Context) {
 	cn.mu.Lock()
 	up, err := cn.up, cn.err
 	cn.mu.Unlock()
+	lacksTracking := t.server.heardRight("client|tracking", err)
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	switch {
 	case up && !cn.isGone(): // else lost has come before
 		t.connection = cn
 		c.spawn(func() { t.watch(cn) })
-	case lacksRight(err):
+	case lacksTracking:
 		t.refusedUntil = now() + forbiddenTime
 	default:
 		t.refusedUntil = now() + refusedPause
@@ -251,7 +247,7 @@ func (t *tracker) watch(cn *connection) {
 		ctx, cancel := context.WithTimeout(t.server.client.ctx, silence)
 		_, err := cn.do(ctx, command{arguments: []string{"PING"}})
 		cancel()
-		if err != nil && !lacksRight(err) {
+		if !t.server.heardRight("ping", err) && err != nil {
 			cn.fail(err)
 		}
 	}

@@ -36,6 +36,8 @@ const ABLE = [
 const clients = new Map();
 const calls = new Map();
 const returned = new Map();
+/** By limiter, what its requests block. */
+const blocks = new Map();
 const say = (words) => process.stdout.write(`${JSON.stringify(words)}\n`);
 const camel = (name) => name.replace(/_(\w)/g, (_, letter) => letter.toUpperCase());
 const camels = (options) => Object.fromEntries(Object.entries(options).map(([name, value]) => [camel(name), value]));
@@ -119,8 +121,12 @@ async function make({ addresses, topology, secret, client: name, limiters }) {
   const client = await opened({ addresses, topology, secret });
   clients.set(name, [client, []]); // it is closed with what follows, also when that is refused
   clients.get(name)[1] = limiters.map(
-    ({ kind, ...options }) => new kinds[kind]({ ...(options.mode === "local" ? {} : { client }), ...camels(options) }),
+    ({ kind, block_for: _, ...options }) =>
+      new kinds[kind]({ ...(options.mode === "local" ? {} : { client }), ...camels(options) }),
   );
+  limiters.forEach((options, at) => {
+    if (options.block_for) blocks.set(clients.get(name)[1][at], options.block_for);
+  });
   return null;
 }
 
@@ -164,6 +170,8 @@ async function call({ id, method, keys, limiter, options, client }) {
       counts[source] = (counts[source] ?? 0) + 1;
     return { counts };
   }
+  // Here it is a request that blocks, and not a limiter.
+  if (blocks.has(one)) return limiters[0].allow(keys[0], { ...rest, block: blocks.get(one), ...signal });
   return one[method](keys[0], { ...rest, ...signal });
 }
 

@@ -18,6 +18,7 @@ import swlimit
 from swlimit.testing import FakeLimiter
 
 CLIENTS, CALLS, RETURNED = {}, {}, {}
+BLOCKS = {}  # by limiter, what its requests block
 IS_ASYNC, IS_FAKE = sys.argv[1] == "asyncio", sys.argv[1] == "fakes"
 OUT = threading.Lock()
 
@@ -85,6 +86,10 @@ def made(client, options):
     limiter, window = getattr(swlimit, prefix + "Limiter"), options.pop("window")
     if IS_FAKE:
         return FakeLimiter(limit, window)
+    if "block_for" in options:
+        block = options.pop("block_for")
+        BLOCKS[found := limiter(client, limit, window, **options)] = block
+        return found
     if options.get("mode") == "local":
         return limiter(None, limit, window, **options)
     if isinstance(client, str):
@@ -108,7 +113,10 @@ def call(asked):
     if method in ("allow_all", "admit"):
         requests = [limiter.request(key, **cost) for limiter, key in zip(limiters, keys)]
         return swlimit.admit(requests, **options) if method == "admit" else swlimit.allow_all(*requests, **options)
-    return getattr(limiters[asked["limiter"]], method)(*keys, *cost.values(), **options)
+    limiter = limiters[asked["limiter"]]
+    if limiter in BLOCKS:  # here it is a request that blocks, and not a limiter
+        return limiters[0].allow(*keys, *cost.values(), **options, block=BLOCKS[limiter])
+    return getattr(limiter, method)(*keys, *cost.values(), **options)
 
 
 def answer(number, call):

@@ -134,6 +134,9 @@ fn limiter(client: &Client, options: &Value) -> Result<Any, Error> {
                 Some("eventual") => limiter = limiter.mode(Mode::Eventual),
                 _ => {}
             }
+            if options["block_for"].is_string() {
+                limiter = limiter.block_for(length(&options["block_for"]));
+            }
             if options["sync_interval"].is_string() {
                 limiter = limiter.sync_interval(length(&options["sync_interval"]));
             }

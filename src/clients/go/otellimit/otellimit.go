@@ -37,7 +37,8 @@ func Register(meter metric.Meter, client *swlimit.Client, limits Limits) (metric
 	evicts := gauge("evicts", "1 if the server may evict counts.")
 	trip, err := meter.Float64ObservableGauge("swlimit_client_server_round_trip", metric.WithUnit("s"),
 		metric.WithDescription("The smoothed time that replies take."))
-	if err := errors.Join(append(faults, err)...); err != nil {
+	lacks, fault := meter.Int64ObservableGauge("swlimit_client_lacks", metric.WithDescription("1 if the server refuses this right."))
+	if err := errors.Join(append(faults, err, fault)...); err != nil {
 		return nil, err
 	}
 	return meter.RegisterCallback(func(_ context.Context, o metric.Observer) error {
@@ -62,10 +63,13 @@ func Register(meter metric.Meter, client *swlimit.Client, limits Limits) (metric
 			o.ObserveInt64(slow, one(s.State == "slow"), server)
 			o.ObserveInt64(script, one(s.Backend == "script"), server)
 			o.ObserveInt64(evicts, one(s.Evicts), server)
+			for _, right := range s.Lacks {
+				o.ObserveInt64(lacks, 1, metric.WithAttributes(attribute.String("server", s.Addr), attribute.String("right", right)))
+			}
 			o.ObserveFloat64(trip, s.RoundTrip.Seconds(), server)
 		}
 		return nil
-	}, decisions, taken, unavailable, slow, script, evicts, trip)
+	}, decisions, taken, unavailable, slow, script, evicts, lacks, trip)
 }
 
 func one(isSo bool) int64 {

@@ -21,6 +21,8 @@ var (
 		[]string{"server"}, nil)
 	evicts = prometheus.NewDesc("swlimit_client_server_evicts", "1 if the server may evict counts.",
 		[]string{"server"}, nil)
+	lacks = prometheus.NewDesc("swlimit_client_lacks", "1 if the server refuses this right.",
+		[]string{"server", "right"}, nil)
 	taken = prometheus.NewDesc("swlimit_client_taken_over_total", "Keys of the script that the module took over.",
 		nil, nil)
 )
@@ -40,7 +42,7 @@ type collector struct {
 
 // Describe says which metrics there are.
 func (c *collector) Describe(out chan<- *prometheus.Desc) {
-	for _, each := range []*prometheus.Desc{decisions, unavailable, slow, script, trip, evicts, taken} {
+	for _, each := range []*prometheus.Desc{decisions, unavailable, slow, script, trip, evicts, lacks, taken} {
 		out <- each
 	}
 }
@@ -68,6 +70,9 @@ func (c *collector) Collect(out chan<- prometheus.Metric) {
 		show(slow, prometheus.GaugeValue, one(s.State == "slow"), s.Addr)
 		show(script, prometheus.GaugeValue, one(s.Backend == "script"), s.Addr)
 		show(evicts, prometheus.GaugeValue, one(s.Evicts), s.Addr)
+		for _, right := range s.Lacks {
+			show(lacks, prometheus.GaugeValue, 1, s.Addr, right)
+		}
 		show(trip, prometheus.GaugeValue, s.RoundTrip.Seconds(), s.Addr)
 	}
 }

@@ -179,7 +179,7 @@ export class ServerHealth {
     this.lacking.add(right);
     const { address } = this;
     lacks.publish({ address, right, message: error.message });
-    process.emitWarning(`${address} refuses ${right} to swlimit, which does without: ${error.message}`, {
+    process.emitWarning(`server ${address} refuses ${right}, and swlimit does without: ${error.message}`, {
       code: "SWLIMIT_LACKS",
     });
     return true;

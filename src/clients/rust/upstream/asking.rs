@@ -63,7 +63,7 @@ impl Upstream {
         timeout: Duration,
         max_waiting: usize,
     ) -> Self {
-        let (slots_are_stale, rights) = (AtomicBool::new(false), Rights::default());
+        let (slots_are_stale, rights) = (AtomicBool::new(false), Rights::new(transport.address()));
         let is_back = Notify::new();
         let context = Arc::new(Context { transport, timeout, counters, changes, slots_are_stale, rights, is_back });
         let topology = Topology::new(&context);

@@ -17,16 +17,10 @@ pub(crate) enum Right {
 
 /// Which rights are missing, as far as is known, and which are needed.
 pub(crate) struct Rights {
+    /// Whose they are, for the log.
+    server: String,
     missing: AtomicU8,
     needed: AtomicU8,
-}
-
-impl Default for Rights {
-    fn default() -> Self {
-        let used = [Right::Tracking, Right::Pttl, Right::ClusterSlots];
-        let needed = used.into_iter().fold(0, |needed, right| needed | right.bit());
-        Self { missing: AtomicU8::new(0), needed: AtomicU8::new(needed) }
-    }
 }
 
 impl Right {
@@ -58,11 +52,18 @@ impl Right {
 }
 
 impl Rights {
+    /// Those of the server, or of the cluster, at this address.
+    pub fn new(server: String) -> Self {
+        let used = [Right::Tracking, Right::Pttl, Right::ClusterSlots];
+        let needed = used.into_iter().fold(0, |needed, right| needed | right.bit());
+        Self { server, missing: AtomicU8::new(0), needed: AtomicU8::new(needed) }
+    }
+
     /// Something needs a right that each connection asks for: its absence is said from now on.
     pub fn need(&self, right: Right) {
         let was_needed = self.needed.fetch_or(right.bit(), Ordering::Relaxed) & right.bit() != 0;
         if !was_needed && self.missing.load(Ordering::Relaxed) & right.bit() != 0 {
-            report(right, "NOPERM");
+            self.report(right, "NOPERM");
         }
     }
 
@@ -79,7 +80,7 @@ impl Rights {
     pub fn is_missing(&self, right: Right, error: &str) {
         let was_missing = self.missing.fetch_or(right.bit(), Ordering::Relaxed) & right.bit() != 0;
         if !was_missing && self.needed.load(Ordering::Relaxed) & right.bit() != 0 {
-            report(right, error);
+            self.report(right, error);
         }
     }
 
@@ -111,8 +112,9 @@ impl Rights {
         all.sort_unstable();
         all
     }
-}
 
-fn report(right: Right, error: &str) {
-    tracing::warn!(right = right.name(), error, "the rate limit server refuses a right: {}", right.without());
+    fn report(&self, right: Right, error: &str) {
+        let (server, lost) = (&self.server, format!("{} ({error})", right.without()));
+        tracing::warn!("server {server} refuses {}, and swlimit does without: {lost}", right.name());
+    }
 }

@@ -160,6 +160,8 @@ func (c *client) limiter(o object) (one limiter, err error) {
 			options = append(options, swlimit.Timeout(duration(o, name, 0)))
 		case "max_untracked_age":
 			options = append(options, swlimit.MaxUntrackedAge(duration(o, name, 0)))
+		case "block_for":
+			options = append(options, swlimit.BlockFor(duration(o, name, 0)))
 		case "max_keys":
 			options = append(options, swlimit.MaxKeys(int64(value.(float64))))
 		case "local_share":

@@ -214,7 +214,7 @@ class ServerHealth:
         right = _right(words)
         if right not in self.lacks:
             self.lacks.add(right)
-            log.warning("%s refuses %s, and swlimit does without: %s", self.endpoint.name, right, quoted(error),
+            log.warning("server %s refuses %s, and swlimit does without: %s", self.endpoint.name, right, quoted(error),
                         extra={"event": "lacks"})
 
     def allowed(self, words: Words) -> None:
