@@ -39,6 +39,9 @@ func NewBudget(client *Client, limit int64, period Period, location *time.Locati
 	if asker.block != 0 || asker.warmUp != 0 || asker.coldGiven {
 		return nil, wrong("budgets do not block, nor warm up")
 	}
+	if asker.mode == Eventual {
+		return nil, wrong("mode eventual is one of rates")
+	}
 	return &Budget{asker, limit, period, location, &localBudgets{most: int(asker.maxKeys)}}, nil
 }
 

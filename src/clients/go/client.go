@@ -318,6 +318,7 @@ type asking struct {
 	timeout time.Duration
 	always  bool        // also while the server is known not to answer
 	decides bool        // in place of an error the caller decides, and then calls keep
+	patient bool        // until the reply has come or its connection is gone
 	on      *connection // this connection and no other; nil: one to the key's primary
 }
 
@@ -358,10 +359,16 @@ func (c *Client) ask(ctx context.Context, cmd command, how asking) (any, error) 
 	return nil, err
 }
 
+// deliver is the reply to a command, however late, and the server that was asked: it is over when that has come or the
+// connection is gone.
+func (c *Client) deliver(cmd command, timeout time.Duration) (any, *server, error) {
+	return c.askUntil(c.ctx, cmd, asking{timeout: timeout, patient: true}, now()+forever)
+}
+
 func (c *Client) askUntil(ctx context.Context, cmd command, how asking, until time.Duration) (any, *server, error) {
 	next := &call{command: cmd, timeout: how.timeout, done: make(chan struct{})}
 	if how.on == nil {
-		p, err := c.primary(ctx, cmd.key(), until-now())
+		p, err := c.primary(ctx, cmd.key(), min(until-now(), how.timeout))
 		if err != nil {
 			if canceled := ctx.Err(); errors.Is(canceled, context.Canceled) {
 				return nil, nil, canceled
@@ -385,7 +392,7 @@ func (c *Client) askUntil(ctx context.Context, cmd command, how asking, until ti
 			p.prepare(next, cn)
 		}
 		cn.add(next)
-		reply, err := c.await(ctx, next, until, how.decides)
+		reply, err := c.await(ctx, next, until, how)
 		text, isReply := err.(serverError)
 		if errors.Is(err, errRetired) && try < mostTries && !wasSent(err) && how.on == nil {
 			next = next.again()
@@ -504,7 +511,7 @@ func (c *Client) again(ctx context.Context, failed *call, text string, until tim
 		cn.adapt(func(d *dialect) { d.byScript, d.isOld = true, false })
 		return next, nil // this is another server
 	case failed.owner != nil && failed.owner.isReplaced(failed):
-		return nil, &unavailable{text: quoted(text), reason: reasonModuleMissing}
+		return nil, &unavailable{text: quoted(text), reason: reasonModuleMissing, isReply: true}
 	}
 	return nil, why
 }
@@ -543,9 +550,12 @@ func (c *Client) takeOver(ctx context.Context, keys []string, until time.Duratio
 	return nil
 }
 
-// await is the reply to a call, or why nobody waits for it any more. decides tells that the caller decides in its
-// place.
-func (c *Client) await(ctx context.Context, asked *call, until time.Duration, decides bool) (any, error) {
+// await is the reply to a call, or why nobody waits for it any more.
+func (c *Client) await(ctx context.Context, asked *call, until time.Duration, how asking) (any, error) {
+	if how.patient {
+		asked.watch()
+		return c.answered(asked)
+	}
 	timer := time.NewTimer(until - now())
 	defer timer.Stop()
 	late := new(lateGrant)
@@ -574,7 +584,7 @@ func (c *Client) await(ctx context.Context, asked *call, until time.Duration, de
 		return c.answered(asked)
 	}
 	failed, isUnavailable := why.(*unavailable)
-	if !isUnavailable || !decides {
+	if !isUnavailable || !how.decides {
 		late.keep(nil)
 	}
 	if !written && isUnavailable {

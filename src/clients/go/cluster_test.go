@@ -60,6 +60,9 @@ func TestCluster(t *testing.T) {
 	})
 	t.Run("a slot moves", func(t *testing.T) { testMovingSlot(t, addr) })
 	t.Run("replies are lost", func(t *testing.T) { testLossyCluster(t, addr) })
+	t.Run("counted in the background", func(t *testing.T) {
+		countsWhatItGranted(t, func() Transport { return &Cluster{Addrs: []string{addr}} })
+	})
 	t.Run("not a cluster", func(t *testing.T) {
 		client := connect(t, &Cluster{Addrs: []string{address(t, "bare")}})
 		scenario(t, key(), client)

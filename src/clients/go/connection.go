@@ -134,10 +134,11 @@ func (s Server) converse(ctx context.Context, f func(net.Conn, *bufio.Reader) er
 	return f(conn, r)
 }
 
-// now is the time since this process began, by a clock that nobody sets.
+// now is the time since an instant before this process began, by a clock that nobody sets.
 func now() time.Duration { return time.Since(began) }
 
-var began = time.Now()
+// began is so long ago that also in a bubble of testing/synctest, where it is the year 2000, some time has passed since.
+var began = time.Now().Add(-50 * 365 * 24 * time.Hour)
 
 // A call is a command that is under way. Its connection owns it: its caller may leave, and the reply is read all the
 // same.
@@ -194,6 +195,31 @@ func (c *call) answer(reply any, err error) {
 		close(c.done)
 	} else if c.late != nil {
 		c.late(c)
+	}
+}
+
+// watch waits for the reply, however late it comes. Once it is late, the breaker gets that.
+func (c *call) watch() {
+	timer := time.NewTimer(c.timeout)
+	defer timer.Stop()
+	for {
+		select {
+		case <-c.done:
+			return
+		case <-timer.C:
+		}
+		c.connection.mu.Lock()
+		written := c.written
+		c.connection.mu.Unlock()
+		left := written + c.timeout - now()
+		switch {
+		case written == 0: // the connection is not up yet
+			timer.Reset(c.timeout)
+		case left > 0:
+			timer.Reset(left)
+		default:
+			c.owner.overdue(c)
+		}
 	}
 }
 

@@ -20,6 +20,8 @@ const (
 	FromServer Source = "server"
 	// FromCache is a denial that was known without asking, or a cost above the limit.
 	FromCache Source = "cache"
+	// FromEventual is a decision by what the server last said, of the mode [Eventual].
+	FromEventual Source = "eventual"
 	// FromFailure is a decision of [OnFailure], because the server was unavailable.
 	FromFailure Source = "failure"
 	// FromLocal is a decision of the mode [Local].

@@ -91,6 +91,7 @@ type unavailable struct {
 	reason  string // of the words that all languages share
 	cause   error
 	sent    bool       // whether the server may have executed the command
+	isReply bool       // the server said so itself, and has counted nothing
 	callers bool       // the caller's own time ended, which says nothing of the server
 	late    *lateGrant // what the server may still grant; nil: nothing
 }
@@ -176,7 +177,7 @@ func understood(e serverError) error {
 	case reason == reasonModuleMissing:
 		return fmt.Errorf("%w (%s)", ErrModuleMissing, quoted(text))
 	case reason != "" || strings.HasPrefix(text, "TRYAGAIN ") || strings.HasPrefix(text, "UNBLOCKED "):
-		return &unavailable{text: quoted(text), reason: cmp.Or(reason, reasonOther), sent: true}
+		return &unavailable{text: quoted(text), reason: cmp.Or(reason, reasonOther), sent: true, isReply: true}
 	case strings.HasPrefix(text, "CROSSSLOT "):
 		return RefusedError(text + oneTag)
 	}

@@ -43,6 +43,9 @@ func NewHolds(client *Client, limit int64, ttl time.Duration, options ...Option)
 	if asker.block != 0 || asker.warmUp != 0 || asker.coldGiven {
 		return nil, wrong("holds do not block, nor warm up")
 	}
+	if asker.mode == Eventual {
+		return nil, wrong("mode eventual is one of rates")
+	}
 	return &Holds{asker, limit, lasts, &localHolds{taken: map[string]int64{}}}, nil
 }
 

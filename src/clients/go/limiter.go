@@ -65,10 +65,11 @@ func (a asker) instead(limit, cost int64, count func(limit int64) (reply, error)
 // A Limiter decides for one quota and any number of keys. All its methods may be called by several goroutines at once.
 type Limiter struct {
 	asker
-	quota   quota
-	windows *windows
-	warming *warming // nil: none
-	owned   *Client  // what Close closes
+	quota    quota
+	windows  *windows
+	warming  *warming  // nil: none
+	eventual *eventual // nil: another mode
+	owned    *Client   // what Close closes
 }
 
 // New returns a limiter. Limiters are cheap to make, need not be closed, and share what the Client knows. Without a
@@ -86,8 +87,15 @@ func New(client *Client, q Quota, options ...Option) (*Limiter, error) {
 	if err != nil {
 		return nil, err
 	}
-	windows := newWindows(asker.maxKeys, &asker.counts.evicted)
-	return &Limiter{asker: asker, quota: checked, windows: windows, warming: warming}, nil
+	l := &Limiter{asker: asker, quota: checked, warming: warming}
+	l.windows = newWindows(asker.maxKeys, &asker.counts.evicted)
+	if l.mode == Eventual {
+		if l.warming != nil || l.block != 0 {
+			return nil, wrong("mode eventual does not go with WarmUp and BlockFor")
+		}
+		l.eventual = newEventual(&l.asker, &checked)
+	}
+	return l, nil
 }
 
 // With returns a limiter of the same keys and options with another quota: for limits that depend on who asks. The key's
@@ -105,7 +113,7 @@ func (l *Limiter) With(q Quota) (*Limiter, error) {
 			return nil, err
 		}
 	}
-	return &Limiter{asker: l.asker, quota: checked, windows: l.windows, warming: l.warming}, nil
+	return &Limiter{asker: l.asker, quota: checked, windows: l.windows, warming: l.warming, eventual: l.eventual}, nil
 }
 
 // Name is the limiter's name in the headers of responses.
@@ -155,9 +163,35 @@ func (l *Limiter) allow(ctx context.Context, key string, cost int64, partial boo
 	if r, ok := l.known(key, &d); ok {
 		return l.decided(r, FromCache), nil
 	}
+	if l.eventual != nil {
+		return l.allowEventually(ctx, key, d)
+	}
 	r, source, err := l.answered(ctx, key, d)
 	if err != nil {
 		return Decision{}, err
+	}
+	return l.decided(r, source), nil
+}
+
+// allowEventually decides by what the server last said, unless that may have been forgotten.
+func (l *Limiter) allowEventually(ctx context.Context, key string, d demand) (Decision, error) {
+	if d.least() > d.limit {
+		return l.decided(unknown(0, d.limit, -1), FromCache), nil
+	}
+	name := l.prefix + key
+	r, source, err := l.eventual.allow(name, &d)
+	switch {
+	case err != nil:
+		return Decision{}, err
+	case source == FromFailure:
+		return l.failed(l.eventual.unsynchronized(name), key, &d, 0)
+	case source == FromServer:
+		if r, source, err = l.answered(ctx, key, d); err != nil {
+			return Decision{}, err
+		}
+		if source == FromServer {
+			l.eventual.hear(name, &d.quota, r)
+		}
 	}
 	return l.decided(r, source), nil
 }
@@ -303,7 +337,7 @@ func (l *Limiter) look(ctx context.Context, key string, d demand) (reply, Source
 }
 
 // Record counts n units whatever the limit says: for usage that is known only afterwards. When the server does not
-// answer, that is an error, whatever OnFailure says.
+// answer, that is an error, whatever OnFailure says. In mode Eventual the server gets it later.
 func (l *Limiter) Record(ctx context.Context, key string, n int64) (Decision, error) {
 	return l.RecordAged(ctx, key, n, 0)
 }
@@ -337,6 +371,10 @@ func (l *Limiter) record(ctx context.Context, key string, d *demand, age int64) 
 		defer held.mu.Unlock()
 		r, err := e.record(d, clock(), age, l.block)
 		return r, FromLocal, err
+	}
+	if l.eventual != nil {
+		r, err := l.eventual.record(l.prefix+key, d, age)
+		return r, FromEventual, err
 	}
 	raw, err := l.ask(ctx, recordCommand(l.prefix+key, d, age, l.block))
 	if err != nil {
@@ -373,11 +411,18 @@ func (l *Limiter) refund(ctx context.Context, key string, n, age int64) (int64, 
 		defer held.mu.Unlock()
 		return e.refund(n, clock(), age), nil
 	}
+	unsent := int64(0)
+	if l.eventual != nil && age < 0 {
+		if unsent = l.eventual.takeBack(l.prefix+key, &l.quota, n); unsent == n {
+			return n, nil
+		}
+	}
 	var dated []string
 	if age >= 0 {
 		dated = []string{"AGE", ms(age)}
 	}
-	return integerOf(l.change(ctx, refundCommand(l.prefix+key, n, dated...)))
+	sent, err := integerOf(l.change(ctx, refundCommand(l.prefix+key, n-unsent, dated...)))
+	return unsent + sent, err
 }
 
 // Block blocks a key from now on for so long, in whole milliseconds. It returns when that ends.

@@ -148,6 +148,12 @@ func TestWrongArguments(t *testing.T) {
 		second(NewClient(Server{})),
 		second(New(client, good, nil)),
 		second(New(client, good, BlockFor(0))),
+		second(New(client, good, SyncInterval(0))),
+		second(New(nil, good, Eventual)),
+		second(New(client, good, Eventual, BlockFor(time.Second))),
+		second(New(client, good, Eventual, WarmUp(time.Hour))),
+		second(NewHolds(client, 1, time.Minute, Eventual)),
+		second(NewBudget(client, 1, Daily(), nil, Eventual)),
 		second(NewHolds(client, 1, time.Second)),
 		second(NewHolds(client, -1, time.Minute)),
 	} {

@@ -9,35 +9,45 @@ import (
 // clock is Unix time in ms as it was when this process began, and has gone on since: nobody can set it.
 func clock() int64 { return began.UnixMilli() + now().Milliseconds() }
 
-// windows are those of this process: for limits without a server, and for the time that it does not answer.
-type windows struct {
-	number  int64 // no two have the same
-	seed    maphash.Seed
-	most    int           // keys of a shard
-	used    uint64        // shards: fewer where there are few keys, for each forgets by itself
-	evicted *atomic.Int64 // keys that were forgotten while they still counted
-	shards  [shards]windowShard
+// sharded is what this process remembers of keys, in parts with a lock each.
+type sharded[V any] struct {
+	seed   maphash.Seed
+	most   int    // keys of a shard
+	used   uint64 // shards: fewer where there are few keys, for each forgets by itself
+	shards [shards]shard[V]
 }
 
-type windowShard struct {
+type shard[V any] struct {
 	mu      sync.Mutex
-	entries bounded[*entry]
+	entries bounded[*V]
 	_       [64]byte // no two of them share a cache line
+}
+
+func (s *sharded[V]) init(most int64) {
+	used := min(shards, max(1, most/shards))
+	s.seed, s.most, s.used = maphash.MakeSeed(), int(most/used), uint64(used)
+}
+
+// shard is where a key is remembered.
+func (s *sharded[V]) shard(key string) uint64 { return maphash.String(s.seed, key) % s.used }
+
+// windows are those of this process: for limits without a server, and for the time that it does not answer.
+type windows struct {
+	sharded[entry]
+	number  int64         // no two have the same
+	evicted *atomic.Int64 // keys that were forgotten while they still counted
 }
 
 var numbers atomic.Int64
 
 func newWindows(most int64, evicted *atomic.Int64) *windows {
-	used := min(shards, max(1, most/shards))
-	return &windows{number: numbers.Add(1), seed: maphash.MakeSeed(), most: int(most / used), used: uint64(used),
-		evicted: evicted}
+	w := &windows{number: numbers.Add(1), evicted: evicted}
+	w.init(most)
+	return w
 }
 
-// shard is where a key is remembered.
-func (w *windows) shard(key string) uint64 { return maphash.String(w.seed, key) % w.used }
-
 // lock is what a key holds, for one goroutine alone, until it unlocks the shard.
-func (w *windows) lock(key string) (*entry, *windowShard) {
+func (w *windows) lock(key string) (*entry, *shard[entry]) {
 	key = remembered(key)
 	at := w.shard(key)
 	s := &w.shards[at]
@@ -46,8 +56,8 @@ func (w *windows) lock(key string) (*entry, *windowShard) {
 }
 
 // entry is what a key holds. Its shard is locked.
-func (w *windows) entry(shard uint64, key string) *entry {
-	s := &w.shards[shard]
+func (w *windows) entry(at uint64, key string) *entry {
+	s := &w.shards[at]
 	e, ok := s.entries.get(key)
 	if !ok {
 		w.makeRoom(s)
@@ -58,7 +68,7 @@ func (w *windows) entry(shard uint64, key string) *entry {
 }
 
 // makeRoom forgets keys that were used longest ago. Those that are blocked stay, up to half of all.
-func (w *windows) makeRoom(s *windowShard) {
+func (w *windows) makeRoom(s *shard[entry]) {
 	at := clock()
 	for pinned := 0; s.entries.len() >= w.most; {
 		oldest := s.entries.oldest

@@ -14,6 +14,9 @@ const (
 	Direct Mode = "direct"
 	// Cached is the default: it asks for every request but those that are known to be denied.
 	Cached Mode = "cached"
+	// Eventual asks for no request: what was used is counted by the server later, and what it says then decides. More than
+	// the limit may be granted, by what other clients grant meanwhile. Wait, AllowAll and Admit ask the server.
+	Eventual Mode = "eventual"
 	// Local decides in this process alone, with the whole limit. It is the only mode without a [Client].
 	Local Mode = "local"
 )
@@ -40,6 +43,7 @@ type settings struct {
 	timeout         time.Duration
 	maxKeys         int64
 	maxUntrackedAge time.Duration
+	syncInterval    time.Duration
 	prefix, name    string
 	block           int64 // ms; 0: none
 	warmUp          int64 // ms; 0: none
@@ -56,8 +60,8 @@ func (o option) apply(s *settings) error { return o(s) }
 
 func (m Mode) apply(s *settings) error {
 	s.mode = m
-	if !slices.Contains([]Mode{Direct, Cached, Local}, m) {
-		return wrong("mode must be direct, cached or local, not %q", m)
+	if !slices.Contains([]Mode{Direct, Cached, Eventual, Local}, m) {
+		return wrong("mode must be direct, cached, eventual or local, not %q", m)
 	}
 	return nil
 }
@@ -73,8 +77,8 @@ func OnFailure(p FailurePolicy) Option {
 	})
 }
 
-// LocalShare is the part of the limit that this process grants with [FailLocal], rounded up: 0.000001 … 1.
-// Default: 0.1.
+// LocalShare is the part of the limit that this process grants with [FailLocal], and in mode [Eventual] before the
+// server was heard, rounded up: 0.000001 … 1. Default: 0.1.
 func LocalShare(part float64) Option {
 	return option(func(s *settings) error {
 		s.localShare = part
@@ -108,6 +112,15 @@ func MaxUntrackedAge(d time.Duration) Option {
 	return option(func(s *settings) error {
 		s.maxUntrackedAge = d
 		_, err := milliseconds(d, "max untracked age", 0)
+		return err
+	})
+}
+
+// SyncInterval is how often mode [Eventual] synchronizes, in whole milliseconds. Default: 100 ms.
+func SyncInterval(d time.Duration) Option {
+	return option(func(s *settings) error {
+		s.syncInterval = d
+		_, err := milliseconds(d, "sync interval", 1)
 		return err
 	})
 }
@@ -174,7 +187,7 @@ func (s *settings) apply(client *Client, options []Option) error {
 
 func defaults() *settings {
 	return &settings{mode: Cached, onFailure: FailLocal, localShare: 0.1, timeout: 50 * time.Millisecond,
-		maxKeys: 100_000, maxUntrackedAge: 100 * time.Millisecond, name: "default", cold: usualCold}
+		maxKeys: 100_000, maxUntrackedAge: 100 * time.Millisecond, syncInterval: 100 * time.Millisecond, name: "default", cold: usualCold}
 }
 
 // A ClientOption changes what a [Client] does.

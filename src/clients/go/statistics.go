@@ -7,27 +7,31 @@ type Count struct{ Granted, Denied int64 }
 
 // Statistics says how many decisions were made by whom.
 type Statistics struct {
-	// Server, Cache, Failure and Local are the decisions of each [Source].
-	Server, Cache, Failure, Local Count
+	// Server, Cache, Eventual, Failure and Local are the decisions of each [Source].
+	Server, Cache, Eventual, Failure, Local Count
 	// TakenOver is how many keys the Client has handed from the script to the module, for all its limiters.
 	TakenOver int64
-	// Lost is how many units stay counted that were granted to nobody, because giving them back failed, for all its
-	// limiters.
+	// Lost is how many units stay counted that were granted to nobody, because giving them back failed, or were granted in
+	// mode [Eventual] and may never be counted, for all its limiters.
 	Lost int64
+	// SentAgain is how many units of mode [Eventual] may count twice, because a connection closed before its reply.
+	SentAgain int64
+	// Refused is how many units of mode [Eventual] the server has refused to count.
+	Refused int64
 	// Evicted is how many keys this process forgot that were still of use, because there were more than MaxKeys.
 	Evicted int64
 }
 
 // By is what each source decided.
 func (s Statistics) By() map[Source]Count {
-	return map[Source]Count{FromServer: s.Server, FromCache: s.Cache, FromFailure: s.Failure,
-		FromLocal: s.Local}
+	return map[Source]Count{FromServer: s.Server, FromCache: s.Cache, FromEventual: s.Eventual,
+		FromFailure: s.Failure, FromLocal: s.Local}
 }
 
 // counters count decisions by source, and by whether they granted.
 type counters struct {
-	server, cache, failure, local counter
-	evicted                       atomic.Int64
+	server, cache, eventual, failure, local counter
+	evicted, sentAgain, refused             atomic.Int64
 }
 
 type counter struct{ granted, denied atomic.Int64 }
@@ -40,6 +44,8 @@ func (c *counters) of(source Source) *counter {
 		return &c.server
 	case FromCache:
 		return &c.cache
+	case FromEventual:
+		return &c.eventual
 	case FromFailure:
 		return &c.failure
 	}
@@ -53,7 +59,8 @@ func (a asker) Statistics() Statistics {
 	}
 	c := a.counts
 	s := Statistics{Server: c.server.read(), Cache: c.cache.read(), Failure: c.failure.read(),
-		Local: c.local.read(), Evicted: c.evicted.Load()}
+		Eventual: c.eventual.read(), Local: c.local.read(), Evicted: c.evicted.Load(), SentAgain: c.sentAgain.Load(),
+		Refused: c.refused.Load()}
 	if a.client != nil {
 		s.TakenOver, s.Lost = a.client.takenOver.Load(), a.client.lostUnits.Load()
 	}

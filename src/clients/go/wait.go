@@ -141,6 +141,16 @@ func (w *waits) poll(ctx context.Context, p *server, key string, most, timeout t
 	return nil
 }
 
+// isClosing tells whether the Client is being closed.
+func (w *waits) isClosing() bool {
+	select {
+	case <-w.closing:
+		return true
+	default:
+		return false
+	}
+}
+
 // changed wakes who watches a key.
 func (w *waits) changed(key string) {
 	w.mu.Lock()

@@ -301,8 +301,8 @@ async fn main() {
         let name = asked["client"].as_str().unwrap_or_default().to_owned();
         match asked["do"].as_str().unwrap() {
             "hello" => say(
-                json!({"id": id, "ok": ["cancel", "cancel_refund", "sentinel", "cluster", "url", "leases", "statistics", "reasons",
-                "logs", "partial", "deadline", "ids", "burst", "tracking", "guards", "local_blocks", "settle"]}),
+                json!({"id": id, "ok": ["cancel", "cancel_refund", "sentinel", "cluster", "url", "leases", "eventual", "statistics",
+                "reasons", "logs", "partial", "deadline", "ids", "burst", "tracking", "guards", "local_blocks", "settle"]}),
             ),
             "limiters" => match made(&asked) {
                 Ok(made) => {

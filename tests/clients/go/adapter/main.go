@@ -158,6 +158,8 @@ func (c *client) limiter(o object) (one limiter, err error) {
 			options = append(options, swlimit.OnFailure(swlimit.FailurePolicy(text)))
 		case "timeout":
 			options = append(options, swlimit.Timeout(duration(o, name, 0)))
+		case "sync_interval":
+			options = append(options, swlimit.SyncInterval(duration(o, name, 0)))
 		case "max_untracked_age":
 			options = append(options, swlimit.MaxUntrackedAge(duration(o, name, 0)))
 		case "block_for":
@@ -346,7 +348,8 @@ func (c *client) statistics() object {
 		}
 		o["evicted"] += s.Evicted
 	}
-	return object{"server": o["server"], "cache": o["cache"], "failure": o["failure"], "local": o["local"], "evicted": o["evicted"]}
+	return object{"server": o["server"], "cache": o["cache"], "failure": o["failure"], "local": o["local"], "eventual": o["eventual"],
+		"evicted": o["evicted"]}
 }
 
 type logged struct{ slog.Handler }
@@ -377,7 +380,7 @@ func main() {
 		switch asked["do"] {
 		case "hello":
 			say(object{"id": id, "ok": []string{"cancel", "cancel_refund", "undo", "sentinel", "cluster", "url", "statistics", "reasons", "logs",
-				"partial", "deadline", "timeouts", "burst", "tracking", "guards", "local_blocks", "settle"}})
+				"partial", "deadline", "timeouts", "burst", "tracking", "guards", "local_blocks", "settle", "eventual"}})
 		case "limiters":
 			if _, err := made(asked); err != nil {
 				say(failed(id, err))
