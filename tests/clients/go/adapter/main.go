@@ -380,7 +380,7 @@ func main() {
 		switch asked["do"] {
 		case "hello":
 			say(object{"id": id, "ok": []string{"cancel", "cancel_refund", "undo", "sentinel", "cluster", "url", "statistics", "reasons", "logs",
-				"partial", "deadline", "timeouts", "burst", "tracking", "guards", "local_blocks", "settle", "eventual"}})
+				"partial", "deadline", "timeouts", "burst", "tracking", "guards", "local_blocks", "settle", "eventual", "record"}})
 		case "limiters":
 			if _, err := made(asked); err != nil {
 				say(failed(id, err))
