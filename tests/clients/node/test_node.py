@@ -71,7 +71,7 @@ def test_cluster(start):
 @once
 def test_the_oldest_glide(server, start):
     """Only one release of it works in a process."""
-    oldest = {"SWLIMIT_GLIDE": "valkey-glide-2.0"}
+    oldest = {"SWLIMIT_GLIDE": "valkey-glide-2.2"}
     passes("limiter.test.mjs", "--test-name-pattern=GLIDE", env=oldest, main=server.port)
     passes("cluster.test.mjs", "--test-name-pattern=GLIDE", env=oldest, main=Cluster(start).servers[0].port)
     passes("glide.test.mjs", env=oldest, main=server.port, bare=start(module=None).port)
