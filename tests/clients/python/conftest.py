@@ -1,22 +1,33 @@
-"""Limiters of both kinds, on clients of real servers, used alike: those of asyncio run in a loop in a thread."""
+"""Limiters of both kinds, on clients of real servers, used alike: those of asyncio run in a loop in a thread.
+
+The clients are redis-py's; with SWLIMIT_LIBRARY=valkey, valkey-py's.
+"""
 
 import asyncio
+import importlib
+import os
 import threading
 from inspect import isawaitable
 
 import pytest
-import redis
-import redis.asyncio
 
 import swlimit
+
+LIBRARY = os.environ.get("SWLIMIT_LIBRARY", "redis")
+CLIENTS, ASYNC_CLIENTS = importlib.import_module(LIBRARY), importlib.import_module(f"{LIBRARY}.asyncio")
+
+
+def client_of(module, suffix=""):
+    """The class of clients of one server, or with this suffix another."""
+    return getattr(module, LIBRARY.title() + suffix)
 
 
 class Threads:
     """Programs without asyncio."""
 
     name, prefix, closing = "threads", "", "close"
-    lazy = redis.Redis
-    redis, cluster, sentinel = redis.Redis, redis.RedisCluster, redis.Sentinel
+    lazy = redis = client_of(CLIENTS)
+    cluster, sentinel = client_of(CLIENTS, "Cluster"), CLIENTS.Sentinel
     allow_all = staticmethod(swlimit.allow_all)
 
     def limiter(self, client, *quota, **options):
@@ -54,7 +65,8 @@ class Asyncio:
     """Programs with asyncio."""
 
     name, prefix, closing = "asyncio", "Async", "aclose"
-    redis, cluster, sentinel = redis.asyncio.Redis, redis.asyncio.RedisCluster, redis.asyncio.Sentinel
+    redis, cluster = client_of(ASYNC_CLIENTS), client_of(ASYNC_CLIENTS, "Cluster")
+    sentinel = ASYNC_CLIENTS.Sentinel
 
     def __init__(self):
         self.loop = asyncio.new_event_loop()
@@ -85,7 +97,7 @@ class Asyncio:
     @staticmethod
     def lazy(**options):
         """A client that has not connected yet."""
-        return redis.asyncio.Redis(**options)
+        return client_of(ASYNC_CLIENTS)(**options)
 
     def client(self, make, *args, **options):
         async def made():

@@ -1,8 +1,9 @@
-"""The oldest and the newest redis-py that the package takes: scripts/setup has both.
+"""The oldest and the newest redis-py and valkey-py that the package takes: scripts/setup has them.
 
 What can differ between releases: how connections are made, written to, read and closed, and what a cluster tells.
 """
 
+import asyncio
 import os
 import subprocess
 import sys
@@ -10,13 +11,24 @@ import tomllib
 from pathlib import Path
 
 import pytest
+import valkey
+import valkey.asyncio
 from packaging.requirements import Requirement
 from packaging.version import Version
 
+import swlimit
 from support.server import ROOT
 
 HERE = Path(__file__).resolve().parent
-VERSIONS = ["5.2.1", "8.1.0"]
+VERSIONS = {"redis": ["5.2.1", "8.1.0"], "valkey": ["6.0.2", "6.2.0"]}
+OF_ALL = [
+    "test_limiter.py", "test_line.py", "test_waiting.py", "test_denials.py::test_what_pushes_is_heard",
+    "test_denials.py::test_what_pushes_nothing", "test_topologies.py::test_clusters",
+    "test_topologies.py::test_a_primary_that_does_not_know_that_it_was_replaced",
+    "test_topologies.py::test_what_the_client_says_is_kept", "test_unavailable.py", "test_holds.py",
+    "test_script.py::test_holds_are_renewed_and_released", "test_script.py::test_a_cluster", "test_budgets.py",
+]
+"""Those whose clients may be of any library."""
 TESTS = [
     "test_limiter.py::test_allow_peek_and_deny", "test_limiter.py::test_options_of_commands",
     "test_line.py::test_a_busy_loop_is_not_the_server_s_failure", "test_cancelling.py", "test_undoing.py",
@@ -31,23 +43,61 @@ TESTS = [
 ]
 
 
-def test_the_package_takes_what_is_tested():
-    """The limiters use inner parts of redis-py's connections, so that any release may break them."""
-    needed = tomllib.loads((ROOT / "src/clients/python/pyproject.toml").read_text())["project"]["dependencies"]
-    taken, = (one.specifier for one in map(Requirement, needed) if one.name == "redis")
-    oldest, newest = map(Version, VERSIONS)
+@pytest.mark.parametrize("library", VERSIONS)
+def test_the_package_takes_what_is_tested(library):
+    """The limiters use inner parts of the libraries' connections, so that any release may break them."""
+    project = tomllib.loads((ROOT / "src/clients/python/pyproject.toml").read_text())["project"]
+    needed = [*project["dependencies"], *project["optional-dependencies"]["valkey"]]
+    taken, = (one.specifier for one in map(Requirement, needed) if one.name == library)
+    oldest, newest = map(Version, VERSIONS[library])
     assert str(taken) == f"<{newest.major}.{newest.minor + 1},>={oldest.major}.{oldest.minor}"
 
 
 @pytest.mark.long
-@pytest.mark.parametrize("version", VERSIONS)
-def test_releases(version):
-    folder = ROOT / f".cache/redis-py/{version}"
+@pytest.mark.parametrize("library, version", [(one, version) for one, both in VERSIONS.items() for version in both])
+def test_releases(library, version):
+    folder = ROOT / f".cache/{library}-py/{version}"
     assert folder.exists(), "run scripts/setup test"
-    env = os.environ | {"PYTHONPATH": f"{folder}:{os.environ.get('PYTHONPATH', '')}"}
-    told = subprocess.run([sys.executable, "-c", "import redis; print(redis.__version__)"], env=env, text=True,
+    env = os.environ | {"PYTHONPATH": f"{folder}:{os.environ.get('PYTHONPATH', '')}", "SWLIMIT_LIBRARY": library}
+    told = subprocess.run([sys.executable, "-c", f"import {library}; print({library}.__version__)"], env=env, text=True,
                           capture_output=True, check=True).stdout.strip()
     assert told == version
-    done = subprocess.run([sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", *TESTS], cwd=HERE, env=env,
+    run(TESTS if library == "redis" else OF_ALL, env)
+
+
+def test_valkey_py():
+    """The release that .venv has, with threads and asyncio, a cluster and sentinels."""
+    run(["test_limiter.py::test_allow_peek_and_deny", "test_waiting.py::test_first_come_first_served",
+         "test_topologies.py::test_clusters", "test_denials.py::test_what_pushes_is_heard",
+         "test_holds.py::test_a_lost_hold_tells_its_holder",
+         "test_topologies.py::test_a_primary_that_does_not_know_that_it_was_replaced",
+         "test_script.py::test_holds_are_renewed_and_released"], os.environ | {"SWLIMIT_LIBRARY": "valkey"})
+
+
+def test_what_valkey_py_raises(start):
+    """No error of its own reaches a caller, and each has its reason."""
+    server = start()
+    refused = swlimit.Limiter(valkey.Valkey(port=server.port, username="ann", password="wrong"), 1, "1m", timeout=2,
+                              on_failure="error")
+    with pytest.raises(swlimit.UnavailableError) as raised, refused:
+        refused.allow("k")
+    assert raised.value.reason == "auth"
+
+    async def main():
+        client = valkey.asyncio.Valkey(port=server.port)
+        async with swlimit.AsyncLimiter(client, 1, "1m", timeout=2, on_failure="error") as limiter:
+            await client.set("k", "v")
+            with pytest.raises(swlimit.RefusedError, match="WRONGTYPE"):
+                await limiter.allow("k")
+            server.process.kill()
+            server.process.wait()
+            with pytest.raises(swlimit.UnavailableError) as raised:
+                await limiter.allow("l")
+            assert raised.value.reason in ("refused", "disconnected")
+    asyncio.run(main())
+
+
+def run(tests, env):
+    done = subprocess.run([sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", *tests], cwd=HERE, env=env,
                           stdin=subprocess.DEVNULL, capture_output=True, text=True, timeout=300)
     assert done.returncode == 0, done.stdout[-8000:]

@@ -4,6 +4,8 @@ from wsgiref.simple_server import demo_app
 
 import redis
 import redis.asyncio
+import valkey
+import valkey.asyncio
 
 import swlimit
 import swlimit.asgi
@@ -22,6 +24,11 @@ swlimit.Limiter(async_nodes, 1, "1m")  # refused
 swlimit.AsyncLimiter(threads, 1, "1m")  # refused
 swlimit.AsyncLimiter(nodes, 1, "1m")  # refused
 swlimit.Limiter("redis://localhost", 1, "1m")  # refused
+swlimit.Limiter(valkey.Valkey(), 1, "1m"), swlimit.AsyncLimiter(valkey.asyncio.Valkey(), 1, "1m")
+swlimit.Limiter(valkey.ValkeyCluster("localhost"), 1, "1m")
+swlimit.AsyncHoldLimiter(valkey.asyncio.ValkeyCluster("localhost"), 1)
+swlimit.Limiter(valkey.asyncio.Valkey(), 1, "1m")  # refused
+swlimit.AsyncLimiter(valkey.Valkey(), 1, "1m")  # refused
 swlimit.HoldLimiter(threads, 1), swlimit.AsyncHoldLimiter(tasks, 1)
 swlimit.HoldLimiter(tasks, 1)  # refused
 swlimit.AsyncHoldLimiter(threads, 1)  # refused

@@ -4,7 +4,7 @@ import contextlib
 import functools
 import inspect
 from collections.abc import Callable, Coroutine, Generator, Sequence
-from typing import TYPE_CHECKING, Any, Concatenate, Generic, ParamSpec, TypeVar, cast, overload
+from typing import TYPE_CHECKING, Any, Concatenate, Generic, ParamSpec, Protocol, TypeVar, cast, overload
 
 import redis
 import redis.asyncio
@@ -12,6 +12,7 @@ import redis.asyncio
 from ._transport.asyncio_backend import ASYNCIO
 from ._transport.core import Cores
 from ._transport.interface import Interface
+from ._transport.libraries import clients
 from ._transport.thread_backend import THREADS, run
 
 if TYPE_CHECKING:
@@ -70,8 +71,22 @@ class Kind:
         raise NotImplementedError
 
 
-Client = redis.Redis | redis.RedisCluster
-AsyncClient = redis.asyncio.Redis | redis.asyncio.RedisCluster
+class Client(Protocol):
+    """A client of redis-py or valkey-py, of one server or of a cluster."""
+
+    def __enter__(self) -> Any: ...
+
+    def execute_command(self, *args: Any, **options: Any) -> Any: ...
+
+
+class AsyncClient(Protocol):
+    """The same for asyncio."""
+
+    async def __aenter__(self) -> Any: ...
+
+    def execute_command(self, *args: Any, **options: Any) -> Any: ...
+
+
 C = TypeVar("C")
 """The clients that a limiter takes."""
 
@@ -95,9 +110,10 @@ class Threaded(Kind):
                     node.redis_connection.connection_pool.disconnect()
 
     def _check_client(self, client: Any) -> None:
-        if not isinstance(client, Client):
-            raise TypeError(f"client must be a redis.Redis or redis.RedisCluster, not {kind_of(client)}"
-                            + f"; Async{type(self).__name__} is for those of redis.asyncio" * is_async(client))
+        if not isinstance(client, clients(is_async=False)):
+            other = f"; Async{type(self).__name__} is for those of redis.asyncio and valkey.asyncio" * is_async(client)
+            raise TypeError("client must be a redis.Redis, redis.RedisCluster, valkey.Valkey or valkey.ValkeyCluster, "
+                            f"not {kind_of(client)}{other}")
 
     @staticmethod
     def _method(name: str, coroutine: Callable[..., Coroutine[Any, Any, Any]]) -> Callable[..., Any]:
@@ -147,8 +163,8 @@ class Awaited(Kind):
 
     def _check_client(self, client: Any) -> None:
         if not is_async(client):
-            raise TypeError(f"client must be a redis.asyncio.Redis or redis.asyncio.RedisCluster, "
-                            f"not {kind_of(client)}")
+            raise TypeError("client must be a redis.asyncio.Redis or redis.asyncio.RedisCluster, or a Valkey or "
+                            f"ValkeyCluster of valkey.asyncio, not {kind_of(client)}")
 
     @staticmethod
     def _method(name: str, coroutine: Callable[..., Coroutine[Any, Any, Any]]) -> Callable[..., Any]:
@@ -205,4 +221,4 @@ def kind_of(client: object) -> str:
 
 
 def is_async(client: object) -> bool:
-    return isinstance(client, AsyncClient)
+    return isinstance(client, clients(is_async=True))

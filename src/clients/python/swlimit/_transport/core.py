@@ -197,8 +197,8 @@ class Core:
                 return self.redirected(error)
         if not server.is_served:
             raise WrongClientError(
-                f"{server.endpoint.name} is part of a cluster: use a RedisCluster of {self.topology.module} in "
-                "place of a Redis") from None
+                f"{server.endpoint.name} is part of a cluster: use a {self.topology.cluster_class} in place of a "
+                "client of one server") from None
         raise server.failed(Failure.of(error), key, NotExecuted) from None
 
     async def _locate(self, key: bytes, wait: float) -> Server:

@@ -2,6 +2,8 @@
 
 from typing import Any, NamedTuple
 
+from .libraries import raising_as_redis_py
+
 SILENCE = 1.0
 """Seconds without any data after which a connection is checked; also the longest that connecting takes."""
 LATEST = 10.0
@@ -17,7 +19,7 @@ _OPTIONS: dict[str, Any] = {
 
 
 class Endpoint(NamedTuple):
-    """A server's name, and how redis-py connects to it."""
+    """A server's name, and how the client's library connects to it."""
 
     name: str
     connection_class: Any
@@ -28,7 +30,7 @@ class Endpoint(NamedTuple):
         """An endpoint from a pool's options, without those that concern the pool itself."""
         kwargs = {key: value for key, value in connection_kwargs.items()
                   if key not in _OF_POOLS and not key.startswith("maint_notifications")}
-        return cls(name, connection_class, kwargs)
+        return cls(name, raising_as_redis_py(connection_class), kwargs)
 
     @classmethod
     def of_pool(cls, pool: Any) -> "Endpoint":

@@ -7,6 +7,7 @@ import redis
 from redis.crc import key_slot
 
 from .endpoint import Endpoint
+from .libraries import cluster_class
 from .server import Server
 
 MakeServer = Callable[[Endpoint], Server]
@@ -22,9 +23,9 @@ class OneServer:
         self._server = make(endpoint)
 
     @property
-    def module(self) -> str:
-        """The package of the client's classes."""
-        return "redis.asyncio" if ".asyncio" in self._server.endpoint.connection_class.__module__ else "redis"
+    def cluster_class(self) -> str:
+        """The class of clients that knows."""
+        return cluster_class(self._server.endpoint.connection_class)
 
     def of(self, key: bytes) -> Server | None:
         return self._server
@@ -49,7 +50,7 @@ class OneServer:
 class Cluster:
     """The primaries of a cluster: the client's own table of slots, and the redirections since."""
 
-    follows, module = True, "redis"
+    follows, cluster_class = True, ""
 
     def __init__(self, client: Any, make: MakeServer) -> None:
         self._client = client
@@ -101,7 +102,9 @@ class Cluster:
         if server is None:
             maker = node  # a node of redis.asyncio is a pool itself
             if not hasattr(node, "connection_kwargs"):
-                maker = self._client.get_redis_connection(node).connection_pool
+                client = self._client
+                connected = getattr(client, "get_redis_connection", None) or client.get_valkey_connection
+                maker = connected(node).connection_pool
             server = self._servers.setdefault(node.name, self._make(
                 Endpoint.of(node.name, maker.connection_class, maker.connection_kwargs)))
         return server
