@@ -1,4 +1,4 @@
-/** Clients of the package `@valkey/valkey-glide`, release 2.2 or later. They show no connection, and send nothing twice. */
+/** Clients of the package `@valkey/valkey-glide`, 2.2 or later. They show no connection, and send nothing twice. */
 
 import { isPacked, type Word } from "../protocol/script-fallback.js";
 import type { Transport } from "../transport/transport.js";
