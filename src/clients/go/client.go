@@ -641,7 +641,9 @@ func (c *Client) giveBack(asked *call, all []counted) {
 	defer cancel()
 	since := func() (int64, error) {
 		reply, err := asked.connection.do(ctx, command{arguments: []string{"TIME"}})
-		asked.connection.of.heardRight("time", err)
+		if p, closed := c.serverAt(asked.connection.server); closed == nil { // a connection to wait on carries no requests
+			p.heardRight("time", err)
+		}
 		if err != nil {
 			return 0, err
 		}

@@ -38,7 +38,7 @@ def wait(decision):
 
 
 def told(found):
-    if isinstance(found, (int, list, str)) or found is None:
+    if isinstance(found, (int, float, list, str)) or found is None:
         return {"value": found}
     if hasattr(found, "each") or hasattr(found, "members"):
         each = found.each if hasattr(found, "each") else found.members
