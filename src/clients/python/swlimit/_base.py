@@ -17,7 +17,7 @@ from ._protocol.script_fallback import MODULES, Module, TakenOver
 from ._transport.blocking_connections import BlockingConnections
 from ._transport.core import Core, Cores
 from ._transport.hold_renewer import LiveHold, RepeatedCommand
-from ._transport.interface import Interface, Signal
+from ._transport.interface import Interface, Signal, Worker
 from ._transport.server_health import ServerState
 from ._transport.wait_queue import KeyQueues
 from .errors import SwlimitError, UnavailableError
@@ -186,7 +186,7 @@ class BaseLimiter:
             pause.set()
         await self._blocking.close()
         state, denials = self._state, self._denials
-        workers: list[Any] = []
+        workers: list[Worker] = []
         opened = [self._opened]
         try:
             if state is not None:

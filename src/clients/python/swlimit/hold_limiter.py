@@ -1,5 +1,7 @@
 """Limiters of holds: how many at once."""
 
+import asyncio
+import threading
 import time
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, ParamSpec, TypeVar, cast
@@ -26,6 +28,8 @@ LONGEST_HOLD_WAIT = 3600.0
 class Hold(HoldGuard):
     """A hold, for `with` or `release`. True when it is granted; entering a denied one raises DeniedError."""
 
+    lost: threading.Event
+
     def release(self) -> None:
         """End the hold, once."""
         run(self._leave())
@@ -41,6 +45,8 @@ class Hold(HoldGuard):
 
 class AsyncHold(HoldGuard):
     """A hold, for `async with` or `release`. True when it is granted; entering a denied one raises DeniedError."""
+
+    lost: asyncio.Event
 
     async def release(self) -> None:
         """End the hold, once."""

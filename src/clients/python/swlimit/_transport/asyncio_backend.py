@@ -13,7 +13,7 @@ from .._protocol.commands import Words
 from .._protocol.replies import BROKEN, ERROR_REPLIES
 from .asyncio_pipeline import Pipelines, background, time_limit
 from .endpoint import SILENCE, Endpoint
-from .interface import DedicatedConnection, Owned
+from .interface import DedicatedConnection, Owned, Worker
 
 
 class Signal(asyncio.Event):
@@ -153,27 +153,28 @@ class AsyncioBackend:
     async def own(self, one: Owned) -> None:
         """See `Interface.own`."""
 
-    def spawn(self, coroutine: Coroutine[Any, Any, None]) -> "asyncio.Task[None]":
+    def spawn(self, coroutine: Coroutine[Owned, None, None]) -> "asyncio.Task[None]":
         task = background(coroutine)
         self._tasks.add(task)
         task.add_done_callback(self._tasks.discard)
         return task
 
-    def is_running(self, worker: "asyncio.Task[None] | None") -> bool:
-        return worker is not None and not worker.done() and worker.get_loop() is asyncio.get_running_loop()
+    def is_running(self, worker: Worker | None) -> bool:
+        return (isinstance(worker, asyncio.Task) and not worker.done()
+                and worker.get_loop() is asyncio.get_running_loop())
 
-    def end(self, worker: "asyncio.Task[None]") -> None:
-        if not worker.get_loop().is_closed():
+    def end(self, worker: Worker) -> None:
+        if isinstance(worker, asyncio.Task) and not worker.get_loop().is_closed():
             with contextlib.suppress(RuntimeError):
                 worker.get_loop().call_soon_threadsafe(worker.cancel)
 
-    async def ended(self, workers: "list[asyncio.Task[None]]") -> None:
-        if here := [one for one in workers if self.is_running(one)]:
+    async def ended(self, workers: list[Worker]) -> None:
+        if here := [one for one in workers if isinstance(one, asyncio.Task) and self.is_running(one)]:
             await asyncio.wait(here, timeout=SILENCE)
 
-    def abort(self, connection: Any) -> None:
+    def abort(self, connection: object) -> None:
         with contextlib.suppress(RuntimeError):  # its loop has ended
-            if (writer := connection._writer) is not None:
+            if (writer := getattr(connection, "_writer", None)) is not None:
                 writer.transport.abort()
 
     def post(self, connection: DedicatedConnection, *commands: Words) -> None:

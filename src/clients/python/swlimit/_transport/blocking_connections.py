@@ -15,7 +15,7 @@ from .._protocol.commands import Command, Words
 from .._protocol.replies import BROKEN, ERROR_REPLIES, BadReply, Failure, as_raised, is_failure
 from ..errors import NoFreeConnection, NotExecuted, UnavailableError
 from .endpoint import SILENCE
-from .interface import DedicatedConnection, Interface
+from .interface import DedicatedConnection, Interface, Owned
 from .server_health import ServerHealth
 from .wait_queue import Place, WaitQueue
 
@@ -94,7 +94,7 @@ class BlockingConnections:
             raise as_raised(reply)
         return reply
 
-    def spawn(self, coroutine: Coroutine[Any, Any, None]) -> None:
+    def spawn(self, coroutine: Coroutine[Owned, None, None]) -> None:
         with suppress(RuntimeError):  # no thread could be started, as when the interpreter ends
             self._interface.spawn(coroutine)
 

@@ -22,7 +22,7 @@ from ..errors import NotExecuted, RefusedError, SwlimitError, UnavailableError, 
 from .breaker import LAST_PROBE, PROBE_TIMEOUT
 from .endpoint import Endpoint
 from .hold_renewer import HoldRenewer
-from .interface import Interface, Signal
+from .interface import Interface, Signal, Worker
 from .invalidation import Subscribers
 from .sentinels import Sentinels
 from .server import Server
@@ -76,8 +76,8 @@ class Core:
         self._is_sending_records = False
         self._lock = threading.Lock()
         self._refreshing: tuple[object, Signal] | None = None
-        self._probing: dict[Server, Any] = {}
-        self._looking: dict[Server, Any] = {}
+        self._probing: dict[Server, Worker] = {}
+        self._looking: dict[Server, Worker] = {}
         self._becoming: Signal | None = None
 
     def __del__(self, is_finalizing: Callable[[], bool] = sys.is_finalizing) -> None:
@@ -133,7 +133,7 @@ class Core:
         log.warning("closed before the server answered; lost: %s", ", ".join(
             f"{name} {key.decode(errors='backslashreplace')!r} {units}" for (name, key), units in lost.items()))
 
-    def close_connections(self) -> list[Any]:
+    def close_connections(self) -> list[Worker]:
         """Returns the workers, which end soon."""
         workers = [*self._probing.values(), *self._looking.values(), *self.topology.close()]
         for worker in workers:

@@ -24,7 +24,7 @@ from .._protocol.exchange import Exchange
 from .._protocol.replies import BROKEN, ERROR_REPLIES, is_failure
 from .._protocol.script_fallback import Dialect
 from .endpoint import SILENCE
-from .interface import DedicatedConnection, Interface
+from .interface import DedicatedConnection, Interface, Mailbox, Worker
 from .server_health import ServerHealth
 
 MOST_IDS = 1000
@@ -203,8 +203,8 @@ class HoldRenewer:
         """Each with an instant no later than when it is due."""
         self._groups: dict[tuple[bytes, int], RenewalGroup] = {}
         self._numbers = count()
-        self.worker: Any = None
-        self._mailbox: Any = None
+        self.worker: Worker | None = None
+        self._mailbox: Mailbox | None = None
         self._wakes = 0.0
         """When the worker wakes by itself."""
         self._connection: DedicatedConnection | None = None
@@ -231,7 +231,7 @@ class HoldRenewer:
             else:
                 self._push(one)
             if self._heap[0][0] < self._wakes:
-                self._mailbox.put(None)
+                self.wake()
 
     def repeat(self, command: Command) -> None:
         """Send this command until it is answered, as its `repeat` says."""
@@ -241,7 +241,8 @@ class HoldRenewer:
     def is_repeating(self) -> bool:
         """Whether commands wait for an answer."""
         with self._lock:
-            return bool(self._repeated()) or self._interface.is_running(self.worker) and self._mailbox.has_mail
+            has_mail = self._mailbox is not None and self._mailbox.has_mail
+            return bool(self._repeated()) or has_mail and self._interface.is_running(self.worker)
 
     def retry(self) -> None:
         """Send the repeated commands soon: the server is back, or the client is being closed."""
@@ -282,7 +283,7 @@ class HoldRenewer:
     def _push(self, one: RenewalGroup | RepeatedCommand) -> None:
         heapq.heappush(self._heap, (one.due, next(self._numbers), one))
 
-    async def _run(self, mailbox: Any) -> None:
+    async def _run(self, mailbox: Mailbox) -> None:
         try:
             while self._mailbox is mailbox and not self._ends(mailbox):
                 if self._pending:
@@ -297,7 +298,7 @@ class HoldRenewer:
             if self._mailbox is mailbox:  # otherwise another worker has the connection now
                 await self._disconnect()
 
-    def _ends(self, mailbox: Any) -> bool:
+    def _ends(self, mailbox: Mailbox) -> bool:
         """Whether the worker is no longer needed; otherwise sets when it wakes."""
         is_needed = self._is_needed()
         with self._lock:

@@ -4,6 +4,8 @@ Everything that waits is a coroutine. Those of `thread_backend` block instead of
 outcome of any coroutine in one step; those of `asyncio_backend` are awaited in a loop.
 """
 
+import asyncio
+import threading
 from collections.abc import Coroutine
 from typing import Any, Protocol
 
@@ -20,6 +22,11 @@ class Signal(Protocol):
 
     async def wait(self, seconds: float) -> bool:
         """Whether it has happened, after so many seconds at most."""
+        ...
+
+
+Worker = threading.Thread | asyncio.Task[None]
+"""What runs beside the requests."""
 
 
 class Mailbox(Protocol):
@@ -28,7 +35,7 @@ class Mailbox(Protocol):
     @property
     def has_mail(self) -> bool: ...
 
-    def put(self, mail: Any) -> None:
+    def put(self, mail: object) -> None:
         """Callable from any thread at any time: takes no lock that this thread may hold."""
 
     async def get(self, seconds: float) -> Any:
@@ -56,13 +63,15 @@ class Connections(Protocol):
     async def probe(self, key: bytes, at_most: float = PROBE_TIMEOUT) -> float:
         """Ask over a new connection. Returns the round trip; raises UnavailableError unless the server answers in so
         many seconds."""
+        ...
 
     @property
     def owes(self) -> bool:
         """Whether late replies may still come."""
+        ...
 
     @property
-    def worker(self) -> Any:
+    def worker(self) -> Worker | None:
         """The task that reads the replies; None when each caller reads its own."""
 
     def close(self) -> None:
@@ -87,7 +96,7 @@ class DedicatedConnection:
     async def write(self, *commands: Words) -> None:
         raise NotImplementedError
 
-    async def read(self, seconds: float) -> Any:
+    async def read(self, seconds: float) -> object:
         """The next reply, also an error reply. Raises redis-py's TimeoutError when none comes in so many seconds."""
         raise NotImplementedError
 
@@ -102,12 +111,12 @@ class DedicatedConnection:
     async def close(self) -> None:
         raise NotImplementedError
 
-    async def exchange(self, words: Words, at_most: float = SILENCE) -> Any:
+    async def exchange(self, words: Words, at_most: float = SILENCE) -> object:
         """The reply to a command, also an error reply."""
         await self.write(words)
         return await self.read(at_most)
 
-    async def call(self, *words: Any) -> Any:
+    async def call(self, *words: str | bytes | int) -> Any:
         """The reply to a command. Raises error replies."""
         reply = await self.exchange(words)
         if isinstance(reply, Exception):
@@ -118,7 +127,7 @@ class DedicatedConnection:
 class ReplyReader(Protocol):
     """Reads from several connections at once."""
 
-    async def next(self, seconds: float) -> tuple[DedicatedConnection, Any] | None:
+    async def next(self, seconds: float) -> tuple[DedicatedConnection, object] | None:
         """The next reply and its connection; None when none comes in so many seconds. Raises when a connection breaks.
         """
 
@@ -139,29 +148,32 @@ class Interface(Protocol):
 
     def signal(self) -> Signal: ...
 
-    def event(self) -> Any:
+    def event(self) -> threading.Event | asyncio.Event:
         """An event for the program: of `threading`, or of asyncio."""
+        ...
 
     def mailbox(self) -> Mailbox: ...
 
-    def spawn(self, coroutine: Coroutine[Any, Any, None]) -> Any:
+    def spawn(self, coroutine: Coroutine[Owned, None, None]) -> Worker:
         """Run this in the background. Raises RuntimeError when that is impossible."""
+        ...
 
-    def is_running(self, worker: Any) -> bool:
+    def is_running(self, worker: Worker | None) -> bool:
         """Whether this worker runs, and in the current loop."""
+        ...
 
-    def end(self, worker: Any) -> None:
+    def end(self, worker: Worker) -> None:
         """Stop a worker; from any thread. A thread stops by itself when it sees that it is not needed."""
 
-    async def ended(self, workers: list[Any]) -> None:
+    async def ended(self, workers: list[Worker]) -> None:
         """Wait a moment until these tasks have ended. Threads are not waited for."""
 
     def connections(self, health: ServerHealth) -> Connections: ...
 
     def connection(self, endpoint: Endpoint) -> DedicatedConnection: ...
 
-    def abort(self, connection: Any) -> None:
-        """Break a connection of redis-py that others may be using."""
+    def abort(self, connection: object) -> None:
+        """Break a connection of the client's library that others may be using."""
 
     def reply_reader(self, *connections: DedicatedConnection) -> ReplyReader: ...
 

@@ -26,7 +26,7 @@ from .._protocol.commands import Peek, Words
 from .._protocol.replies import BROKEN
 from .._protocol.script_fallback import unpacked
 from .endpoint import SILENCE
-from .interface import DedicatedConnection, Interface
+from .interface import DedicatedConnection, Interface, Worker
 from .server_health import ServerHealth
 
 CHANNEL = "__redis__:invalidate"
@@ -163,7 +163,7 @@ class Tracker:
         self._lock = threading.RLock()
         """Guards the asker and its peeks. Reentrant: a client state may be collected, and closed, while it is held."""
         self._asker: DedicatedConnection | None = None
-        self.worker: Any = None
+        self.worker: Worker | None = None
         self._generation += 1
 
     @property

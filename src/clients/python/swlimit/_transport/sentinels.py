@@ -16,7 +16,7 @@ import redis
 from .._core import fork
 from .._protocol.replies import BROKEN
 from .endpoint import SILENCE, Endpoint
-from .interface import DedicatedConnection, Interface
+from .interface import DedicatedConnection, Interface, Worker
 from .server import Server
 from .topology import MakeServer, OneServer
 
@@ -151,7 +151,7 @@ class Sentinels(OneServer):
 
     def reset(self) -> None:
         self._lock = threading.RLock()  # reentrant: collecting a client state closes it
-        self._workers: dict[str, Any] = {}
+        self._workers: dict[str, Worker] = {}
         self._is_checking = False
         self._generation += 1
 
@@ -161,7 +161,7 @@ class Sentinels(OneServer):
                 self._start(name)
         return self._server
 
-    def close(self) -> list[Any]:
+    def close(self) -> list[Worker]:
         with self._lock:
             workers, self._workers = self._workers, {}
             self._generation += 1

@@ -1,13 +1,12 @@
 """One server, with everything that is connected to it."""
 
 from collections.abc import Callable
-from typing import Any
 
 from .._protocol.commands import Command
 from .._protocol.script_fallback import Module, TakenOver
 from .endpoint import Endpoint
 from .hold_renewer import Client, HoldRenewer
-from .interface import Connections, Interface
+from .interface import Connections, Interface, Worker
 from .invalidation import Subscribers, Tracker
 from .server_health import ServerHealth
 
@@ -23,7 +22,7 @@ class Server(ServerHealth):
         self.renewer = HoldRenewer(interface, self, client)
 
     @property
-    def workers(self) -> list[Any]:
+    def workers(self) -> list[Worker]:
         """The threads or tasks that run for it."""
         return [one for one in (self.connections.worker, self.tracker.worker, self.renewer.worker) if one is not None]
 

@@ -18,6 +18,7 @@ from .._protocol.replies import BROKEN
 from ..errors import SwlimitError
 from .endpoint import SILENCE, Endpoint
 from .interface import DedicatedConnection, Owned
+from .interface import Worker as AnyWorker
 from .interruptible import Event, Worker
 from .thread_pool import ThreadPool, look, read, reply_in, write
 
@@ -168,7 +169,7 @@ class ThreadBackend:
     def event(self) -> threading.Event:
         return threading.Event()  # gevent may have replaced it by now
 
-    def spawn(self, coroutine: Coroutine[Any, Any, None]) -> threading.Thread:
+    def spawn(self, coroutine: Coroutine[Owned, None, None]) -> threading.Thread:
         thread = Worker("swlimit", run, coroutine)
         try:
             thread.start()
@@ -177,18 +178,18 @@ class ThreadBackend:
             raise
         return thread
 
-    def is_running(self, worker: threading.Thread | None) -> bool:
-        return worker is not None and worker.is_alive()
+    def is_running(self, worker: AnyWorker | None) -> bool:
+        return isinstance(worker, threading.Thread) and worker.is_alive()
 
-    def end(self, worker: threading.Thread) -> None:
+    def end(self, worker: AnyWorker) -> None:
         """Threads stop by themselves."""
 
-    async def ended(self, workers: list[threading.Thread]) -> None:
+    async def ended(self, workers: list[AnyWorker]) -> None:
         """Threads stop by themselves."""
 
-    def abort(self, connection: Any) -> None:
+    def abort(self, connection: object) -> None:
         with suppress(OSError):
-            if (used := connection._sock) is not None:
+            if (used := getattr(connection, "_sock", None)) is not None:
                 socket.socket.shutdown(used, socket.SHUT_RDWR)  # also with TLS; the reader sees the end
 
     def post(self, connection: DedicatedConnection, *commands: Words) -> None:

@@ -7,6 +7,7 @@ import redis
 from redis.crc import key_slot
 
 from .endpoint import Endpoint
+from .interface import Worker
 from .libraries import cluster_class
 from .server import Server
 
@@ -42,7 +43,7 @@ class OneServer:
     def refreshed(self) -> list[Server]:
         return []
 
-    def close(self) -> list[Any]:
+    def close(self) -> list[Worker]:
         """End what runs to learn the topology. Returns these workers, which end soon."""
         return []
 
@@ -94,7 +95,7 @@ class Cluster:
         nodes = {node.name for node in self._client.get_nodes()}
         return [self._servers.pop(name) for name in list(self._servers) if name not in nodes]
 
-    def close(self) -> list[Any]:
+    def close(self) -> list[Worker]:
         return []
 
     def _server(self, node: Any) -> Server:
