@@ -2,6 +2,7 @@
 
 import os
 import sys
+from functools import partial
 from pathlib import Path
 
 from support import crates, golang, node
@@ -37,12 +38,8 @@ def swlimitd():
 
 
 ADAPTERS = {
-    "python-threads": lambda: python("threads"),
-    "python-asyncio": lambda: python("asyncio"),
-    "python-fakes": lambda: python("fakes"),
-    "node-redis": lambda: javascript("redis"),
-    "node-ioredis": lambda: javascript("ioredis"),
-    "node-fakes": lambda: javascript("fakes"),
+    **{f"python-{kind}": partial(python, kind) for kind in ("threads", "asyncio", "fakes")},
+    **{f"node-{kind}": partial(javascript, kind) for kind in ("redis", "ioredis", "fakes")},
     "go": go,
     "rust": rust,
     "swlimitd": swlimitd,
