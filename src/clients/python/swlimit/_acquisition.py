@@ -140,5 +140,5 @@ class Acquisition:
                 return queued
 
     async def _sleep(self, seconds: float) -> None:
-        """Wait for so long, or until the limiter is closed."""
+        """Wait for `seconds`, or until the limiter is closed."""
         await self._limiter._clock.sleep(seconds, self._limiter._pause)

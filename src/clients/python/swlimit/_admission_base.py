@@ -180,7 +180,7 @@ class AdmissionBase:
             self._undo()
 
     def _may_be_granted(self, left: float) -> bool:
-        """Whether waiting so long can help. Holds may be released at any moment."""
+        """Whether waiting until then can help. Holds may be released at any moment."""
         return not (self.granted or self.never or self._first._is_closed) and not any(
             (decision.retry_after or 0.0) > left and not isinstance(member, HoldMember)
             for member, decision in zip(self._members, self.each))

@@ -203,7 +203,7 @@ class BaseLimiter:
         await self._interface.ended(workers)
 
     async def _pause(self, seconds: float) -> None:
-        """Wait for so long, or until it is closed."""
+        """Wait for `seconds`, or until it is closed."""
         pause = self._interface.signal()
         self._pauses.add(pause)
         try:

@@ -28,7 +28,7 @@ class UnavailableError(SwlimitError):
         self._keep: Callable[[Mapping[bytes, float]], None] = lambda units: None
 
     def keep(self, units: Mapping[bytes, float]) -> None:
-        """The failure policy granted so many units of each key: what the server grants late beyond these goes back.
+        """The failure policy granted these units of each key: what the server grants late beyond these goes back.
 
         For limiters: it is called before they return. What nobody keeps goes back whole.
         """

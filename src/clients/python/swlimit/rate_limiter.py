@@ -1,4 +1,4 @@
-"""Limiters of rates: at most so many units in a sliding window."""
+"""Limiters of rates: at most `limit` units in a sliding window."""
 
 import time
 from collections.abc import Callable
@@ -111,8 +111,8 @@ class _RateLimiter(RateLimiterBase[C]):
         return taken
 
     async def _block(self, key: Key, duration: Duration, *, unless_blocked: bool = False) -> float:
-        """Let the key grant nothing for so long; `unless_blocked`: if it is not blocked yet. Returns until when (Unix
-        time). Raises UnavailableError."""
+        """Let the key grant nothing for a duration; `unless_blocked`: if it is not blocked yet. Returns until when
+        (Unix time). Raises UnavailableError."""
         ms = milliseconds(duration)
         until: int = await self._change(Block(self._name(key), ms, checked_flag(unless_blocked, "unless_blocked")),
                                           duration=ms, unless_blocked=unless_blocked)
@@ -143,7 +143,7 @@ class _RateLimiter(RateLimiterBase[C]):
         return reply
 
     async def _acquire(self, key: Key, cost: int = 1, timeout: Duration | None = None) -> Decision:
-        """`allow` that waits for its turn, at most so long; it does not wait when that would be too short."""
+        """`allow` that waits for its turn, at most `timeout`; it does not wait when that would be too short."""
         self._check_no_warm_up("acquire")
         demand = self._demand(key, cost, False, None, None)
         return await Acquisition(self, demand, self._clock.monotonic() + longest_wait(timeout)).outcome()

@@ -48,7 +48,7 @@ class Decision(NamedTuple):
         return cls(granted, quota.limit, None, retry_after, None, quota.seconds, source, never)
 
     def later(self, seconds: float) -> "Decision":
-        """The same denial, so many seconds later."""
+        """The same denial, `seconds` later."""
         return Decision(0, self.limit, self.remaining, max(0.0, (self.retry_after or 0.0) - seconds),
                         max(0.0, (self.reset_after or 0.0) - seconds), self.window, "cache")
 

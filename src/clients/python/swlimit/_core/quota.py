@@ -72,7 +72,7 @@ def checked_share(value: float, name: str) -> int:
 
 
 def part(limit: int, millionths: int) -> int:
-    """So many millionths of a limit, rounded up."""
+    """A number of millionths of a limit, rounded up."""
     return -(-limit * millionths // 1_000_000)
 
 

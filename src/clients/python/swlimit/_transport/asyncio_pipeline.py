@@ -147,7 +147,7 @@ class Pipeline:
         return reply
 
     def retire(self, at_most: float = LATEST) -> None:
-        """Take no new requests, and end when all replies have come, or after so many seconds."""
+        """Take no new requests, and end when all replies have come, or after this many seconds."""
         self._retired = True
         self._wake.set()
         self.loop.call_later(at_most, self.close)

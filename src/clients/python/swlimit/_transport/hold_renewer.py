@@ -42,7 +42,7 @@ class LiveHold:
     """A hold of this process. Instants are those of `running`, in seconds; `ttl` is in ms."""
 
     def __init__(self, key: bytes, id: bytes, ttl: int, sent: float, max_age: float = math.inf) -> None:
-        """max_age: it is renewed for so many seconds at most."""
+        """max_age: seconds for which it is renewed at most."""
         self.key, self.id, self.ttl, self.renewed_until = key, id, ttl, sent + max_age
         self.on_lost: Callable[[], None] = lambda: None
         self.is_over = False

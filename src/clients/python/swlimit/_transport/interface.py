@@ -21,7 +21,7 @@ class Signal(Protocol):
     def set(self) -> None: ...
 
     async def wait(self, seconds: float) -> bool:
-        """Whether it has happened, after so many seconds at most."""
+        """Whether it has happened, after `seconds` at most."""
         ...
 
 
@@ -39,7 +39,7 @@ class Mailbox(Protocol):
         """Callable from any thread at any time: takes no lock that this thread may hold."""
 
     async def get(self, seconds: float) -> Any:
-        """The oldest message; None when none comes in so many seconds."""
+        """The oldest message; None when none comes within `seconds`."""
 
 
 class Owned(Protocol):
@@ -97,7 +97,7 @@ class DedicatedConnection:
         raise NotImplementedError
 
     async def read(self, seconds: float) -> object:
-        """The next reply, also an error reply. Raises redis-py's TimeoutError when none comes in so many seconds."""
+        """The next reply, also an error reply. Raises redis-py's TimeoutError when none comes within `seconds`."""
         raise NotImplementedError
 
     @property
@@ -128,7 +128,7 @@ class ReplyReader(Protocol):
     """Reads from several connections at once."""
 
     async def next(self, seconds: float) -> tuple[DedicatedConnection, object] | None:
-        """The next reply and its connection; None when none comes in so many seconds. Raises when a connection breaks.
+        """The next reply and its connection; None when none comes within `seconds`. Raises when a connection breaks.
         """
 
     async def close(self) -> None: ...

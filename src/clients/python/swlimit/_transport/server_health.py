@@ -152,7 +152,7 @@ class ServerHealth:
     # How fast it is.
 
     def measured(self, round_trip: float) -> None:
-        """A reply has taken so many seconds."""
+        """A reply has taken this many seconds."""
         self.round_trip, self._late = round_trip, None
         before = self.smoothed
         self.smoothed = round_trip if before is None else before + (round_trip - before) / 8
@@ -177,7 +177,7 @@ class ServerHealth:
         return None if self._slow is None else self._slow[1]
 
     def looked(self, round_trip: float) -> None:
-        """A probe of a slow server was answered after so many seconds."""
+        """A probe of a slow server was answered after this many seconds."""
         self.round_trip = self.smoothed = round_trip
         if self._slow is not None and round_trip <= self._slow[1]:
             self._slow, self._slow_changed, self._slow_logged = None, time.time(), 0.0

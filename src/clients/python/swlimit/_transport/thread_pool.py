@@ -229,7 +229,7 @@ class ThreadPool:
         return round_trip
 
     def close(self) -> None:
-        """Close the connections that nobody uses; those in use are closed when they are put back. Late replies are
+        """Close the connections that are idle; those in use are closed when they are put back. Late replies are
         read still."""
         self.generation = object()
         idle, self._idle = self._idle, deque()
@@ -286,7 +286,7 @@ class ThreadPool:
             left = ends - time.monotonic()
             if left <= 0:
                 raise NotExecuted(f"{name}: no connection was free or ready in time", "no_answer")
-            turn.wait(min(left, SLICE))  # who was to be woken may have been interrupted
+            turn.wait(min(left, SLICE))  # the caller that was woken may have been interrupted
 
     def _open_in_background(self) -> None:
         worker = Worker("swlimit-connect", self._open)
@@ -298,7 +298,7 @@ class ThreadPool:
             raise NotExecuted(f"{name}: cannot connect: {error}", "no_answer") from error
 
     def _open(self) -> None:
-        """Open a connection, and tell those who wait how that went, whatever ends it."""
+        """Open a connection, and wake all callers that wait for one, whatever ends it."""
         connection: Any = None
         failure: Failure | None = Failure("other", "connecting was interrupted")
         generation, lock = self.generation, self._lock
@@ -337,7 +337,7 @@ class ThreadPool:
                 self._wake(1)
 
     def _wake(self, most: int) -> None:
-        """Wake so many of those that wait, the first first."""
+        """Wake the callers that wait, at most `most`, the first first."""
         while self._waiting and most:
             if (turn := self._waiting.popleft()()) is not None:
                 turn.set()

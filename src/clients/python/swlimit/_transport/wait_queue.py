@@ -42,7 +42,7 @@ class Place:
         self._weak = weakref.ref(self)
 
     async def take(self, seconds: float) -> bool:
-        """Whether it is taken, after so many seconds at most."""
+        """Whether it is taken, after `seconds` at most."""
         queue, ends = self._queue, time.monotonic() + seconds
         while True:
             with queue.lock:
@@ -93,7 +93,7 @@ class KeyQueue(WaitQueue):
         return not self.free
 
     async def pause(self, seconds: float) -> None:
-        """For who has the place: wait so long, or until `wake`, which may have been called before."""
+        """For the caller that has the place: wait `seconds`, or until `wake`, which may have been called before."""
         pause = self.interface.signal()
         with self.lock:
             if not self._is_woken:
