@@ -334,10 +334,10 @@ func timeFor(ctx context.Context, wait time.Duration) time.Duration {
 // ctx's deadline counts as such; when ctx is cancelled the error is its own, and what the command is granted is given
 // back.
 func (c *Client) ask(ctx context.Context, cmd command, how asking) (any, error) {
-	if err := ctx.Err(); err != nil {
+	if err := ctx.Err(); errors.Is(err, context.Canceled) {
 		return nil, err
 	}
-	wait := timeFor(ctx, how.timeout)
+	wait := timeFor(ctx, how.timeout) // none after ctx's deadline, which may have passed while a server was looked for
 	if wait <= 0 {
 		return nil, errNoTime
 	}
