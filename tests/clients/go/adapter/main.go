@@ -125,7 +125,7 @@ func made(asked object) (*client, error) {
 		server.Addr = addresses[0]
 		transport = server
 	}
-	var options []swlimit.ClientOption
+	options := []swlimit.ClientOption{swlimit.Logger(slog.New(logged{slog.DiscardHandler, asked["client"]}))}
 	for _, o := range asked["limiters"].([]any) {
 		if n, ok := o.(object)["max_waiting"].(float64); ok {
 			options = append(options, swlimit.MaxWaiting(int(n)))
@@ -352,21 +352,24 @@ func (c *client) statistics() object {
 		"evicted": o["evicted"]}
 }
 
-type logged struct{ slog.Handler }
+// logged says what one client logs.
+type logged struct {
+	slog.Handler
+	client any
+}
 
 func (logged) Enabled(context.Context, slog.Level) bool { return true }
-func (logged) Handle(_ context.Context, r slog.Record) error {
+func (l logged) Handle(_ context.Context, r slog.Record) error {
 	fields := object{}
 	r.Attrs(func(a slog.Attr) bool {
 		fields[a.Key] = a.Value.String()
 		return true
 	})
-	say(object{"log": r.Message, "fields": fields})
+	say(object{"log": r.Message, "fields": fields, "client": l.client})
 	return nil
 }
 
 func main() {
-	slog.SetDefault(slog.New(logged{slog.DiscardHandler}))
 	in := bufio.NewScanner(os.Stdin)
 	in.Buffer(nil, 1<<20)
 	for in.Scan() {
