@@ -687,6 +687,15 @@ impl Inner {
     }
 }
 
+/// What is sent to make a connection arrives, or is refused, or nobody hears of it.
+async fn arrives(fault: Fault) -> Result<(), Failure> {
+    match fault {
+        Fault::None => Ok(()),
+        Fault::Down => Err(Failure::Connection(Reason::Refused.because("connection refused"))),
+        Fault::BlackHole => std::future::pending().await,
+    }
+}
+
 impl Transport for Fake {
     fn connect(&self, node: Option<&str>, purpose: Purpose, events: Events) -> Pending<Box<dyn Connection>> {
         let node = node.map_or(0, |address| address.rsplit(':').next().unwrap().parse().unwrap());
@@ -704,19 +713,14 @@ impl Transport for Fake {
                         + state.opening,
                 )
             };
-            match fault {
-                Fault::None => {}
-                Fault::Down => return Err(Failure::Connection(Reason::Refused.because("connection refused"))),
-                Fault::BlackHole => std::future::pending().await,
-            }
+            arrives(fault).await?;
             pass(delay).await;
             if !offers {
                 return Err(Failure::Refused("ERR not offered".into()));
             }
+            let fault = inner.state.lock().faults[node];
+            arrives(fault).await?;
             let mut state = inner.state.lock();
-            if state.faults[node] != Fault::None {
-                return Err(Failure::Connection(Reason::Refused.because("connection refused")));
-            }
             state.numbers += 1;
             let now = Instant::now();
             let way = Way {
