@@ -501,7 +501,7 @@ impl World {
                 longest = patience + 3 * TIMEOUT + TICK;
             }
             let (mode, took) = (limiter.mode(), begun.elapsed());
-                let what = kind.name();
+            let what = kind.name();
             assert!(took <= longest, "{mode:?}, {what}: decided after {took:?} of {longest:?}; away: {is_unavailable}");
             let (is_granted, each) = match decided {
                 Ok(decided) => decided,

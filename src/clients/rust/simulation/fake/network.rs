@@ -687,7 +687,7 @@ impl Inner {
     }
 }
 
-/// What is sent to make a connection arrives, or is refused, or nobody hears of it.
+/// What is sent to make a connection arrives, or is refused, or is lost without a word.
 async fn arrives(fault: Fault) -> Result<(), Failure> {
     match fault {
         Fault::None => Ok(()),
