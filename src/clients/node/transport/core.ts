@@ -5,6 +5,7 @@ import type { Settings } from "../core/options.js";
 import { type AnyCommand, type Command, keyOf } from "../protocol/commands.js";
 import { inTime, pause } from "../util/timeout.js";
 import { BlockingConnections } from "./blocking-connections.js";
+import { FIRST_PROBE } from "./breaker.js";
 import { HoldQueue } from "./hold-queue.js";
 import { HoldRenewer, RETRIES } from "./hold-renewer.js";
 import type { KeyCache } from "./invalidation.js";
@@ -104,8 +105,8 @@ export class Core implements ServerOwner {
   }
 
   /**
-   * Send a command until it is answered, for at most `repeatFor` ms, also when the server is back. Resolves after the
-   * first try.
+   * Send a command until it is answered, for at most `repeatFor` ms: at intervals that double, and when the server is
+   * back. Resolves after the first try.
    */
   async askUntilAnswered(command: Command, repeatFor: number, { timeout, module }: Settings): Promise<void> {
     const until = performance.now() + repeatFor;
@@ -120,8 +121,11 @@ export class Core implements ServerOwner {
     };
     if ((await isAnswered()) || !this.isReachable) return;
     const repeat = async () => {
-      do await this.recovery(repeatFor / RETRIES);
-      while (!this.isClosed && this.isReachable && performance.now() < until && !(await isAnswered()));
+      let interval = FIRST_PROBE / 2;
+      do {
+        interval = Math.min(2 * interval, repeatFor / RETRIES);
+        await this.recovery(interval);
+      } while (!this.isClosed && this.isReachable && performance.now() < until && !(await isAnswered()));
     };
     this.keep(repeat());
   }

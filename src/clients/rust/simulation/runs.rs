@@ -1165,5 +1165,5 @@ fn a_quarter_of_a_million_strange_events() {
 fn any_number_of_events() {
     let number = |name| std::env::var(name).ok().map(|text| text.parse().expect(name));
     let first = number("SWLIMIT_SEED").unwrap_or_else(|| STRANGE + fastrand::u64(..1 << 32));
-    simulate(first, number("SWLIMIT_EVENTS").unwrap_or(5_000_000)).print();
+    simulate(first, number("SWLIMIT_EVENTS").unwrap_or(500_000)).print();
 }

@@ -15,6 +15,7 @@ use tokio::sync::{oneshot, watch};
 use tokio::time::{sleep_until, Instant};
 
 use super::asking::Upstream;
+use super::breaker::FIRST_PAUSE;
 use super::exchange::Settled;
 use super::moment::Moment;
 use crate::clock::ms;
@@ -439,8 +440,8 @@ async fn settle(upstream: Arc<Upstream>, settlement: Settlement) -> Done {
     Done::Settled(name)
 }
 
-/// Asks every tenth of a time to live, and when a server is back, until an instant; the answer, and how often it was
-/// asked.
+/// Asks at intervals that double up to a tenth of a time to live, and when a server is back, until an instant; the answer,
+/// and how often it was asked.
 async fn until_answered(
     upstream: &Upstream,
     command: &Command,
@@ -449,11 +450,12 @@ async fn until_answered(
 ) -> (Result<Reply, Error>, u32) {
     let mut tries = 0;
     loop {
-        let (next, is_back) = (Instant::now() + ttl / RETRIES, upstream.is_back());
+        let pause = FIRST_PAUSE * 2_u32.saturating_pow(tries);
+        let (last, is_back) = (Instant::now() + ttl / RETRIES, upstream.is_back());
         let asking = async {
-            match upstream.insist(command.clone(), next, None).await {
-                Err(Error::Unavailable(_)) if next < until => {
-                    sleep_until(next).await;
+            match upstream.insist(command.clone(), last, None).await {
+                Err(Error::Unavailable(_)) if last < until => {
+                    sleep_until(last.min(Instant::now() + pause)).await;
                     None
                 }
                 reply => Some(reply),
