@@ -77,7 +77,8 @@ for (const release of [6, 7]) {
     test("a request is admitted and settled by two commands", async (test) => {
       const { generateText, model, counted, places, commands } = await limited(test, ["850"], { release });
       const { text } = await generateText({ model, ...ASK });
-      assert.deepEqual([text, commands], ["hello back", ["ADMIT", "SETTLE"]]);
+      const decided = commands.filter((name) => name !== "RENEW"); // a busy machine takes as long as a renewal
+      assert.deepEqual([text, decided], ["hello back", ["ADMIT", "SETTLE"]]);
       assert.deepEqual([await counted(), await places()], [[1, 850], 0]);
     });
 
