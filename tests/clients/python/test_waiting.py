@@ -54,7 +54,7 @@ def waiting(request, kind, limiter, server):
 def in_line(limiter, server):
     """How many wait: at the server, or in this process, where one waits for the quota and the others for their turn."""
     queue = limiter._queues._queues.get(b"k")
-    return int(info(server, "swlimit")["swlimit_waiting"]) + (len(queue) + 1 if queue is not None else 0)
+    return int(info(server, "swlimit")["swlimit_waiting"]) + (len(queue) + queue.is_taken if queue is not None else 0)
 
 
 def test_first_come_first_served(waiting, server):
