@@ -20,7 +20,7 @@ from .endpoint import SILENCE, Endpoint
 from .interface import DedicatedConnection, Owned
 from .interface import Worker as AnyWorker
 from .interruptible import Event, Worker
-from .thread_pool import ThreadPool, look, read, reply_in, write
+from .thread_pool import ThreadPool, look, read, read_again, write
 
 T = TypeVar("T")
 
@@ -114,7 +114,7 @@ class ThreadConnection(DedicatedConnection):
     async def read(self, seconds: float) -> Any:
         """It may be interrupted anywhere, and called again."""
         if self._seen:
-            reply = read(self.redis) if self.redis.can_read(0) else reply_in(self._seen)
+            reply = read_again(self.redis, self._seen)
         else:
             seen = look(self.redis, min(seconds, threading.TIMEOUT_MAX), self._is_only)
             if seen is None:

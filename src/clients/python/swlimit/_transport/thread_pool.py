@@ -92,8 +92,8 @@ class Request(Exchange):
         """Read the replies that come by the instant `ends`; whether that were all. It may be interrupted anywhere, and
         called again."""
         while self.owed or self.is_pending:
-            if self.raw is _NONE and self.seen:  # an interrupted call may have read it, and lost it
-                self.raw = read(self.connection) if self.connection.can_read(0) else reply_in(self.seen)
+            if self.raw is _NONE and self.seen:
+                self.raw = read_again(self.connection, self.seen)
             elif self.raw is _NONE:
                 seen = look(self.connection, ends - time.monotonic(), self.is_only)
                 if seen is None and (seen := look(self.connection, 0.0, self.is_only)) is None:
@@ -472,6 +472,11 @@ def read(connection: Any) -> Any:
         return connection.read_response(disconnect_on_error=False)
     except ERROR_REPLIES as error:
         return error
+
+
+def read_again(connection: Any, seen: bytes) -> Any:
+    """A reply whose bytes were seen: an interrupted call may have read it, and lost it."""
+    return read(connection) if connection.can_read(0) else reply_in(seen)
 
 
 def reply_in(data: bytes) -> Any:
