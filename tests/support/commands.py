@@ -9,9 +9,14 @@ def mallow(*limits, options=()):
     return ["SWLIMIT.MALLOW", len(limits), *keys, *quotas, *options]
 
 
-def counted(window, resolution, instant, units=1):
-    """The effect of units of a window that were counted."""
-    return f"c{resolution}*{window // resolution}@{instant}+{units}"
+def spelled_rise(warmup=None, cold=3):
+    """How a limit rises, behind the quota that it is for."""
+    return ["WARMUP", f"{warmup}ms", *(["COLD", cold] if cold != 3 else [])] if warmup else []
+
+
+def counted(window, resolution, instant, units=1, since=None):
+    """The effect of units of a window that were counted; `since` where the key remembers from when on it is in use."""
+    return f"c{resolution}*{window // resolution}@{instant}+{units}" + (f"^{since}" if since else "")
 
 
 def kept(words):
@@ -25,11 +30,14 @@ def of_vector(case, by_script=False):
     yield ["DEL", "k"]
     if stored := case["stored"]:
         quota = 0, f"{stored['window']}ms", f"{stored['resolution']}ms"
+        since = case.get("since")
         for start, units in stored["counts"]:
             if by_script:
                 yield from kept(["SWLIMIT.RECORD", "k", *quota, "COST", units, "AT", start])
             else:
-                yield ["SWLIMIT.APPLY", "k", counted(stored["window"], stored["resolution"], start, units) + "~0"]
+                effect = counted(stored["window"], stored["resolution"], start, units, since)
+                yield ["SWLIMIT.APPLY", "k", effect + "~0"]
+                since = None
     if until := case["blocked_until"]:
         if by_script:
             yield from kept(["SWLIMIT.BLOCK", "k", "1ms", "AT", until - 1])
@@ -37,6 +45,7 @@ def of_vector(case, by_script=False):
             yield ["SWLIMIT.APPLY", "k", f"b{until}~0"]
     asked = case["request"]
     options = [word for word in ("partial", "strict") if asked[word]]
+    options += spelled_rise(asked.get("warm_up"), asked.get("cold"))
     quota = asked["limit"], f"{asked['window']}ms", f"{asked['resolution']}ms"
     yield ["SWLIMIT.PEEK", "k", *quota, "COST", asked["cost"], *options, "AT", case["now"]]
 

@@ -148,17 +148,17 @@ def admit(keys, clauses, now):
     first = next((key for key, clause in clauses if clause[0] == "HOLD"), None)
     held = next((keys[key].find(clause[3], now) for key, clause in clauses if key == first), None)
     others = [(key, clause) for key, clause in clauses if key != first]
-    asked = [(key, clause[0], clause[-1], clause[3] if clause[0] == "HOLD" else None) for key, clause in others]
+    asked = [(key, clause[0], cost_of(clause), clause[3] if clause[0] == "HOLD" else None) for key, clause in others]
     repeated = held is not None and held.reserved is not None
     if repeated and [entry[:4] for entry in held.reserved] != asked:
         raise Refused("id holds other reservations")
     looks = [_look(keys[key], clause, now) for key, clause in clauses]
     for (key, clause), look in zip(clauses, looks, strict=True):
         found = keys[key].find(clause[3], now) if clause[0] == "HOLD" else None
-        if found and found.units != clause[-1]:
+        if found and found.units != cost_of(clause):
             raise Refused(f"id holds {found.units} units")
         if repeated and clause[0] != "HOLD":
-            look[0], look[3] = clause[-1], 0
+            look[0], look[3] = cost_of(clause), 0
     if not all(look[0] for look in looks):
         return [0, *(_look(keys[key], clause, now) for key, clause in clauses)]
     reply, reserved = {}, []
@@ -170,23 +170,34 @@ def admit(keys, clauses, now):
         elif repeated:
             reply[key] = look
         elif kind == "RATE":
-            reply[key] = keys[key].allow(*words[:3], now, words[3])
+            limit, window, resolution, cost, *rise = words
+            reply[key] = keys[key].allow(limit, window, resolution, now, cost, **rising(*rise))
         else:
             reply[key] = keys[key].budget(words[0], words[1], now, words[2])
         if key != first:
             known = next((entry for entry in held.reserved if entry[0] == key), None) if repeated else None
             where = _reserved(keys[key], clause, now) if kind == "HOLD" or not repeated else known[4]
-            reserved.append((key, kind, clause[-1], clause[3] if kind == "HOLD" else None, where))
+            reserved.append((key, kind, cost_of(clause), clause[3] if kind == "HOLD" else None, where))
     if first:
         id = next(clause[3] for key, clause in clauses if key == first)
         keys[first].find(id, now).reserved = reserved or None
     return [1, *(reply[key] for key, _ in clauses)]
 
 
+def cost_of(clause):
+    return clause[4] if clause[0] in ("RATE", "HOLD") else clause[3]
+
+
+def rising(warmup=None, cold=3):
+    """The options of a clause whose last two words they are."""
+    return {"warmup": warmup, "cold": cold}
+
+
 def _look(key, clause, now):
     kind, *words = clause
     if kind == "RATE":
-        return key.peek(*words[:3], now, words[3])
+        limit, window, resolution, cost, *rise = words
+        return key.peek(limit, window, resolution, now, cost, **rising(*rise))
     if kind == "HOLD":
         look = key.look(words[0], now, words[3])
         return [words[3], *look[1:3], 0, 0, 0] if key.find(words[2], now) else look
@@ -198,7 +209,7 @@ def _look(key, clause, now):
 def _reserved(key, clause, now):
     kind, *words = clause
     if kind == "RATE":
-        return key.window.decision_instant(now), *words[1:3]
+        return key.window.decision_instant(now), *words[1:3], *words[4:5]
     return key.until if kind == "BUDGET" else key.find(words[2], now).token
 
 
@@ -217,9 +228,9 @@ def settle(keys, names, id, used, now):
             found = state.find(other, now)
             reply.append(-state.release([other], now) if found and found.token == where else 0)
         elif kind == "RATE":
-            instant, length, resolution = where
+            instant, length, resolution, *rise = where
             if beyond > 0:
-                state.record(0, length, resolution, now, beyond)
+                state.record(0, length, resolution, now, beyond, **rising(*rise))
             else:
                 at = max(now, instant)
                 beyond = -state.refund(-beyond, at, at - instant) if beyond else 0

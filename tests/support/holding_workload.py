@@ -4,7 +4,8 @@ import random
 from copy import deepcopy
 
 from .bounds import MAX, MAX_WINDOW, T
-from .holding import Budget, Holds, Refused, admit, settle
+from .commands import spelled_rise
+from .holding import Budget, Holds, Refused, admit, cost_of, settle
 from .model import Key
 
 HOUR = 3_600_000
@@ -119,7 +120,7 @@ class HoldingWorkload:
             clauses = deepcopy(self.random.choice(self.admitted[-8:]))
             if self.random.random() < 0.2:
                 key, clause = self.random.choice(clauses)
-                clause[-1] += 1
+                clause[3 if clause[0] == "BUDGET" else 4] += 1
             for _, clause in clauses:
                 if clause[0] == "BUDGET":
                     clause[2] = self.now + HOUR
@@ -127,8 +128,8 @@ class HoldingWorkload:
             keys = self.random.sample(list(self.keys), self.random.choice([1, 2, 3, 4]))
             clauses = [(key, self._clause(key)) for key in keys]
         self.admitted.append(clauses)
-        spelled = [[f"{word}ms" if (clause[0], place) in DURATIONS else word for place, word in enumerate(clause)]
-                   for _, clause in clauses]
+        spelled = [[f"{word}ms" if (clause[0], place) in DURATIONS else word for place, word in enumerate(clause[:5])]
+                   + spelled_rise(*clause[5:]) for _, clause in clauses]
         words = ["SWLIMIT.ADMIT", len(clauses), *(key for key, _ in clauses), *sum(spelled, []), "AT", self.now]
         return self._run(words, lambda: admit(self.keys, clauses, self.now))
 
@@ -142,11 +143,24 @@ class HoldingWorkload:
         others = [(key, clause) for key, clause in clauses if key != first[0]]
         if self.random.random() < 0.1:
             others = others[1:]
-        used = [0 if clause[0] == "HOLD" else max(0, clause[-1] + self.random.choice([0, 0, -1, -5, 1, 3]))
+        used = [0 if clause[0] == "HOLD" else max(0, cost_of(clause) + self.random.choice([0, 0, -1, -5, 1, 3]))
                 for _, clause in others]
         names, id = [first[0], *(key for key, _ in others)], first[1][3]
         words = ["SWLIMIT.SETTLE", len(names), *names, id, *used, "AT", self.now]
         return self._run(words, lambda: settle(self.keys, names, id, used, self.now))
+
+
+class RisingAdmissions(HoldingWorkload):
+    """Mostly of rates that rise: idle ones, too, so that what is settled brings them into use."""
+
+    keys_of = ["hold"] * 2 + ["budget"] + ["rate"] * 4
+    often = {"hold": 1, "release": 1, "admit": 8, "settle": 6}
+
+    def _clause(self, key):
+        clause = super()._clause(key)
+        if clause[0] == "RATE" and self.random.random() < 0.8:
+            clause += [self.random.choice([HOUR, 60 * HOUR, 600 * HOUR]), self.random.choice([3, 3, 2, 1_000])]
+        return clause
 
 
 DURATIONS = {("HOLD", 2), ("RATE", 2), ("RATE", 3)}

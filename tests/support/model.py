@@ -4,8 +4,9 @@ What it is asked is answered in the most literal way: `retry_after` by asking ag
 """
 
 from bisect import bisect_left
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from fractions import Fraction
+from math import floor
 
 MAX = 2**53 - 1
 
@@ -72,47 +73,73 @@ class Window:
         return seen
 
 
-class Key:
-    """The key: `window` is None where nothing is counted, `blocked_until` 0 where there is no block."""
+@dataclass(frozen=True)
+class Asked:
+    """A request: its quota, its cost, and its options, which are named as the commands name them."""
 
-    def __init__(self, window=None, blocked_until=0):
+    limit: int
+    length: int
+    resolution: int
+    cost: int = 1
+    partial: bool = False
+    strict: bool = False
+    warmup: int | None = None
+    cold: int = 3
+
+    @property
+    def least(self):
+        """The same for so many units as have to fit."""
+        return replace(self, cost=1 if self.partial else self.cost, partial=False)
+
+
+class Key:
+    """The key: `window` is None where nothing is counted, `blocked_until` 0 where there is no block, `since` None where
+    the key is out of use, or came into use without WARMUP."""
+
+    def __init__(self, window=None, blocked_until=0, since=None):
         self.window = window
         self.blocked_until = blocked_until
+        self.since = since
 
     @property
     def end(self):
         """When nothing here matters any more; 0 for a missing key."""
-        return max(self.blocked_until, self.window.end if self.window else 0)
+        counted = self._use_ends if self.since is not None else self.window.end if self.window else 0
+        return max(self.blocked_until, counted)
 
-    def allow(self, limit, length, resolution, now, cost=1, partial=False, strict=False, block=None):
-        asked = limit, length, resolution
-        granted, remaining = self._decide(*asked, now, cost, partial, strict)
+    @property
+    def _use_ends(self):
+        """When nothing has counted for a window."""
+        return self.window.end + self.window.length
+
+    def allow(self, limit, length, resolution, now, cost=1, *options, block=None, **named):
+        asked = Asked(limit, length, resolution, cost, *options, **named)
+        in_force = self._limit(asked, now)
+        granted, remaining = self._decide(asked, now, in_force)
         if not granted:
             self._begin_block(block, now)
-            return self.peek(*asked, now, cost, partial, strict)
-        window = self._seen(length, resolution, now)
-        self._count(window, window.decision_instant(now) // resolution, granted)
-        return [granted, limit, remaining - granted, 0, self._reset_after(length, resolution, now)]
+            return self._look(asked, now)
+        self._count(asked, now, self._seen(asked, now).decision_instant(now), granted)
+        return [granted, in_force, remaining - granted, 0, self._reset_after(asked, now)]
 
-    def peek(self, limit, length, resolution, now, cost=1, partial=False, strict=False):
-        asked = limit, length, resolution
-        granted, remaining = self._decide(*asked, now, cost, partial, strict)
-        retry_after = 0 if granted else self._retry_after(*asked, now, cost, partial, strict)
-        return [granted, limit, remaining, retry_after, self._reset_after(length, resolution, now)]
+    def peek(self, limit, length, resolution, now, cost=1, *options, **named):
+        return self._look(Asked(limit, length, resolution, cost, *options, **named), now)
 
-    def record(self, limit, length, resolution, now, cost=1, strict=False, age=0, block=None):
-        asked = limit, length, resolution
-        window, subinterval = self._seen(length, resolution, now), max(0, now - age) // resolution
+    def record(self, limit, length, resolution, now, cost=1, strict=False, age=0, block=None, **named):
+        asked = Asked(limit, length, resolution, cost, False, strict, **named)
+        window, instant = self._seen(asked, now), max(0, now - age)
+        subinterval = instant // resolution
         too_late = window.counts and subinterval < window.newest - window.subintervals
         if too_late or window.end_of(subinterval) <= now:
-            return self.peek(*asked, now, cost, False, strict)
-        granted, _ = self._decide(*asked, now, cost, False, strict)
-        self._count(window, subinterval, cost)
+            return self._look(asked, now)
+        in_force = self._limit(asked, now)
+        granted, _ = self._decide(asked, now, in_force)
+        self._count(asked, now, instant, cost)
         if not granted:
             self._begin_block(block, now)
-        _, remaining = self._decide(*asked, now, 0, False, strict)
-        retry_after = 0 if granted else self._retry_after(*asked, now, cost, False, strict)
-        return [granted, limit, remaining, retry_after, self._reset_after(length, resolution, now)]
+        _, remaining = self._decide(replace(asked, cost=0), now, in_force)
+        retry_after = 0 if granted else self._retry_after(asked, now)
+        return [granted, in_force, remaining, retry_after, self._reset_after(asked, now)]
 
     def refund(self, units, now, age=None, since=None):
         if since is not None:
@@ -135,7 +162,7 @@ class Key:
             counts[i] -= taken
         window.counts = {i: held for i, held in counts.items() if held}
         if not window.counts:
-            self.window = None
+            self.window = self.since = None
         self._forget(now)
         return units - left
 
@@ -154,55 +181,85 @@ class Key:
     def _forget(self, now):
         """A key that is changed goes when nothing in it matters any more."""
         if self.end <= now:
-            self.window, self.blocked_until = None, 0
+            self.window, self.blocked_until, self.since = None, 0, None
 
     def _begin_block(self, block, now):
         if block and now >= self.blocked_until:
             self.blocked_until = now + block
 
-    def _seen(self, length, resolution, now):
-        return self.window.seen_at(length, resolution, now) if self.window else Window(length, resolution)
+    def _seen(self, asked, now):
+        geometry = asked.length, asked.resolution
+        return self.window.seen_at(*geometry, now) if self.window else Window(*geometry)
 
-    def _decide(self, limit, length, resolution, now, cost, partial, strict):
+    def _counts(self, asked, now):
+        return self._seen(asked, now).estimate(now, strict=False) > 0
+
+    def _in_use(self, asked, now):
+        return self._counts(asked, now) or self.since is not None and now < self._use_ends
+
+    def _limit(self, asked, now):
+        """The limit in force: from one part of `cold` on it rises to the whole, by the same in each ms."""
+        if asked.warmup is None:
+            return asked.limit
+        in_use = self._in_use(asked, now)
+        if in_use and self.since is None:
+            return asked.limit
+        used_for = max(0, self._seen(asked, now).decision_instant(now) - self.since) if in_use else 0
+        coldest = Fraction(1, asked.cold)
+        part = min(Fraction(1), coldest + (1 - coldest) * Fraction(used_for, asked.warmup))
+        in_force = min(asked.limit, max(1, floor(asked.limit * part)))
+        dear = not self._counts(asked, now) and not asked.partial and asked.cost <= asked.limit
+        return max(in_force, asked.cost) if dear else in_force
+
+    def _look(self, asked, now):
+        in_force = self._limit(asked, now)
+        granted, remaining = self._decide(asked, now, in_force)
+        retry_after = 0 if granted else self._retry_after(asked, now)
+        return [granted, in_force, remaining, retry_after, self._reset_after(asked, now)]
+
+    def _decide(self, asked, now, in_force):
         """The units granted, and those that remain before they are counted."""
         if now < self.blocked_until:
             return 0, 0
-        window = self._seen(length, resolution, now)
-        room = limit - window.estimate(now, strict)
-        remaining = max(0, room.numerator // room.denominator)
-        granted = min(cost, remaining) if partial else cost if cost <= room else 0
+        window = self._seen(asked, now)
+        room = in_force - window.estimate(now, asked.strict)
+        remaining = max(0, floor(room))
+        granted = min(asked.cost, remaining) if asked.partial else asked.cost if asked.cost <= room else 0
         full, trailing, _ = window.load(now)
         if granted and full + trailing + granted > MAX:
             raise CountOverflow
         return granted, remaining
 
-    def _count(self, window, subinterval, units):
+    def _count(self, asked, now, instant, units):
+        window = self._seen(asked, now)
+        if not self._in_use(asked, now):
+            self.since = None if asked.warmup is None else max(1, instant)
+        subinterval = instant // window.resolution
         window.counts[subinterval] = window.counts.get(subinterval, 0) + units
         window.counts = window.held()
         if sum(window.counts.values()) > MAX:
             raise CountOverflow
         self.window = window
 
-    def _reset_after(self, length, resolution, now):
+    def _reset_after(self, asked, now):
         """The first instant from which on nothing counts, by asking again and again."""
-        def counts(after):
-            return self._seen(length, resolution, now + after).estimate(now + after, False) > 0
-
         ends = max(0, self.window.end - now) if self.window else 0
-        return max(bisect_left(range(ends), True, key=lambda after: not counts(after)), self.blocked_until - now)
+        reset_after = bisect_left(range(ends), True, key=lambda after: not self._counts(asked, now + after))
+        return max(reset_after, self.blocked_until - now)
 
-    def _retry_after(self, limit, length, resolution, now, cost, partial, strict):
+    def _retry_after(self, asked, now):
         """The first instant from which on the same request fits, by asking again and again.
 
         Who asks later for a resolution that is not the key's own sees its newest units placed later, perhaps.
         """
-        needed = 1 if partial else cost
-        if needed > limit:
+        needed = asked.least
+        if needed.cost > asked.limit:
             return -1
 
         def fits(after):
-            seen = self._seen(length, resolution, now + after)
-            return now + after >= self.blocked_until and seen.estimate(now + after, strict) + needed <= limit
+            at = now + after
+            used = self._seen(needed, at).estimate(at, needed.strict)
+            return at >= self.blocked_until and used + needed.cost <= self._limit(needed, at)
 
         denied, granted = -1, max(0, self.end - now)
         while granted - denied > 1:

@@ -5,7 +5,7 @@ import time
 from copy import deepcopy
 
 from . import model
-from .bounds import MAX, T
+from .bounds import MAX, MAX_WINDOW, T
 
 HOUR = 3_600_000
 # (window, resolution) in ms: long enough that no key expires by the real clock while the test runs.
@@ -18,11 +18,13 @@ OVERFLOW = "ERR count would overflow"
 class Workload:
     """A random sequence of commands for some keys, with the model's answers."""
 
+    keys_used = 8
+
     def __init__(self, seed, geometry_changes=True, start=T):
         self.random = random.Random(seed)
         self.geometry_changes = geometry_changes
         self.start = self.now = start
-        self.keys = {f"key:{number}": model.Key() for number in range(8)}
+        self.keys = {f"key:{number}": model.Key() for number in range(self.keys_used)}
         self.geometry = {key: self.random.choice(GEOMETRIES) for key in self.keys}
 
     def next(self):
@@ -74,7 +76,7 @@ class Workload:
 
     def _run(self, name, key, fixed, options):
         """The model's answer to a command with these fixed words and these options, which come in any order."""
-        spelled = [[word] if value is True else [word, value if word in ("COST", "SINCE") else f"{value}ms"]
+        spelled = [[word] if value is True else [word, value if word in ("COST", "SINCE", "COLD") else f"{value}ms"]
                    for word, value in options.items()] + [["AT", self.now]]
         self.random.shuffle(spelled)
         quota = [fixed[0], *(f"{value}ms" for value in fixed[1:])] if len(fixed) > 1 else fixed
@@ -127,4 +129,33 @@ class Workload:
             "subintervals": window.subintervals if counts else 0,
             "newest": max(counts, default=0), "total": sum(counts.values()), "counts": counts,
             "blocked": blocked if blocked > time.time() * 1000 else 0,  # by the server's clock
+            "since": self.keys[key].since or 0,
         }
+
+
+class RisingWorkload(Workload):
+    """The same of limits that rise: keys that are mostly in use, for as long as it takes."""
+
+    keys_used = 3
+
+    def __init__(self, *arguments, **options):
+        super().__init__(*arguments, **options)
+        self.rises = {key: self._rise(length) for key, (length, _) in self.geometry.items()}
+
+    def _rise(self, length):
+        duration = self.random.choice([1, length // 3, 2 * length, 10 * length, 10 * length, MAX_WINDOW])
+        return {"WARMUP": duration} | self.random.choice([{}, {}, {"COLD": self.random.choice([2, 5, 1_000])}])
+
+    def _tick(self, geometry):
+        length, resolution = geometry
+        if self.random.random() < 0.05:
+            super()._tick(geometry)
+        else:
+            some = self.random.randint(0, length // 2)
+            self.now += self.random.choice([0, 1, resolution, length // 7, some, some, -resolution])
+
+    def _asked(self, key, *flags):
+        quota, options = super()._asked(key, *flags)
+        if self.random.random() < 0.05:
+            self.rises[key] = self._rise(quota[1])
+        return quota, options | (self.rises[key] if self.random.random() < 0.8 else {})

@@ -36,7 +36,8 @@ def entry(name, fields, words, undo=(), counted=None):
     numkeys = [len(counted)] if counted else []
     return {"command": name, "fields": {field: text(value) for field, value in fields.items()},
             "words": spelled(f"SWLIMIT.{name}", *numkeys, *keys, *words), "keys": spelled(*keys),
-            "since": "0.1.0" if name in FIRST else "0.2.0", "reads": name in ("PEEK", "INFO", "HOLDERS", "TOP"),
+            "since": "0.1.0" if name in FIRST and not rises(fields) else "0.2.0",
+            "reads": name in ("PEEK", "INFO", "HOLDERS", "TOP"),
             "script": script(name, fields, words), "undo": list(undo)}
 
 
@@ -61,12 +62,25 @@ def quota(rate):
     return [rate["limit"], ms(rate["window"]), ms(rate["resolution"])]
 
 
+def rises(fields):
+    """Whether a limit of the command rises after idleness."""
+    return any("warm_up" in one for one in (fields, *fields.get("members", ()), *fields.get("clauses", ())))
+
+
+def rise(rate):
+    """What follows a rate, or stands among the options."""
+    if "warm_up" not in rate:
+        return []
+    return ["WARMUP", ms(rate["warm_up"]), *(["COLD", rate["cold"]] if rate["cold"] != 3 else [])]
+
+
 def options(fields):
     """In the order of the commands' documentation."""
     yield from ["COST", fields["cost"]] if fields.get("cost", 1) != 1 else []
     yield from [name.upper() for name in ("partial", "strict", "force") if fields.get(name)]
     yield from ["WAIT", ms(fields["wait"])] if fields.get("wait") is not None else []
     yield from ["AGE", ms(fields["age"])] if fields.get("age") else []
+    yield from rise(fields)
     yield from ["BLOCK", ms(fields["block"])] if fields.get("block") else []
 
 
@@ -80,13 +94,13 @@ def combined(**choices):
 def script(name, fields, words):
     if name in NEEDING_THE_MODULE:
         return None
-    if name in ("ALLOW", "PEEK") and not fields.get("block"):
+    if name in ("ALLOW", "PEEK") and not fields.get("block") and not rises(fields):
         subintervals = fields["window"] // fields["resolution"]
         flags = (name == "ALLOW") + 2 * fields["partial"] + 4 * fields["strict"]
         if subintervals <= MAX_SCRIPT_SUBINTERVALS:
             numbers = fields["limit"], fields["resolution"], subintervals, fields["cost"]
             return {"packed": struct.pack("<B4Q", flags, *numbers).hex()}
-    if name == "MALLOW" and len(fields["members"]) > 1:
+    if name == "MALLOW" and len(fields["members"]) > 1 and not rises(fields):
         flags = 1 + 4 * fields["strict"] + 8
         numbers = [number for one in fields["members"] for number in (
             one["limit"], one["resolution"], one["window"] // one["resolution"], one["cost"])]
@@ -146,6 +160,9 @@ def undone(part):
 
 # The commands.
 
+RISING = {"warm_up": 600_000, "cold": 3}
+COLDER = {"warm_up": 315_360_000_000, "cold": 10}
+
 
 def rates():
     asked = [{"key": "k"} | RATE | chosen for chosen in combined(cost=[1, 3], partial=BOTH, strict=BOTH)]
@@ -156,13 +173,24 @@ def rates():
         {"key": b"\xff\x00k"}, {"window": 4_097, "resolution": 1})]
     for fields in [one | {"block": block} for block in (0, 900_000) for one in asked + edges * (block == 0)]:
         yield entry("ALLOW", fields, [*quota(fields), *options(fields)], undone(fields))
+    for chosen in combined(cost=[1, 3], partial=BOTH, block=[0, 900_000]):
+        fields = {"key": "k"} | RATE | {"strict": chosen["partial"]} | chosen | RISING
+        yield entry("ALLOW", fields, [*quota(fields), *options(fields)], undone(fields))
+    for fields in [*(asked[0] | one for one in (RISING, COLDER)), asked[-1] | COLDER]:
+        yield entry("PEEK", fields, [*quota(fields), *options(fields)])
     for fields in asked + edges[-2:]:
         yield entry("PEEK", fields, [*quota(fields), *options(fields)])
     for chosen in combined(cost=[1, 3], strict=BOTH, age=[0, 250], block=[0, 900_000]):
         fields = {"key": "k"} | RATE | chosen
         yield entry("RECORD", fields, [*quota(fields), *options(fields)])
+        if chosen["strict"] == bool(chosen["age"]):
+            fields |= RISING if chosen["cost"] == 1 else COLDER
+            yield entry("RECORD", fields, [*quota(fields), *options(fields)])
     for chosen in combined(timeout=[0, 1_500], cost=[1, 3], strict=BOTH):
         fields = {"key": "k"} | RATE | chosen
+        yield entry("ACQUIRE", fields, [*quota(fields), ms(fields["timeout"]), *options(fields)], undone(fields))
+    for rising in RISING, COLDER:
+        fields = {"key": "k"} | RATE | {"timeout": 1_500, "cost": 3, "strict": True} | rising
         yield entry("ACQUIRE", fields, [*quota(fields), ms(fields["timeout"]), *options(fields)], undone(fields))
     for units, age, since in (1, None, None), (3, 0, None), (3, 1_150, None), (MAX, None, NOW):
         words = [*(["AGE", ms(age)] if age is not None else []), *(["SINCE", since] if since is not None else [])]
@@ -176,9 +204,9 @@ def rates():
 def several_rates():
     every = [{"key": "{u}:1"} | RATE | {"cost": 3}, {"key": "{u}:2"} | OTHER_RATE | {"cost": 1},
              {"key": b"{u}:\xff"} | RATE | {"cost": 7}]
-    for count, strict in product((1, 2, 3), BOTH):
-        members = every[:count]
-        words = [word for member in members for word in (*quota(member), member["cost"])]
+    some = [[every[0] | RISING], [every[0] | COLDER, every[1]], [every[0], every[1] | RISING, every[2] | COLDER]]
+    for members, strict in product((every[:1], every[:2], every, *some), BOTH):
+        words = [word for member in members for word in (*quota(member), member["cost"], *rise(member))]
         undo = [case([1, *map(grant, members)], *(refund(member, member["cost"]) for member in members), since=NOW),
                 case([0, *map(denial, members)]), ERROR, case(None)]
         yield entry("MALLOW", {"members": members, "strict": strict}, [*words, *(["STRICT"] if strict else [])], undo,
@@ -223,6 +251,9 @@ def admissions():
     for clauses in ([rate], [rate, other], [rate, budget], [budget, rate], [rate, own], [other, own, budget],
                     [rate, chosen], [own, rate, also_own], [chosen, rate, also_chosen]):
         yield from (admission(clauses, strict) for strict in BOTH)
+    for clauses in ([rate | RISING], [rate | COLDER, other], [rate | RISING, own], [other, own, rate | COLDER, budget],
+                    [chosen, rate | RISING]):
+        yield from (admission(clauses, strict) for strict in BOTH)
     for used in ([], [2], [0, MAX]):
         reserved = [{"key": clause["key"], "used": units} for clause, units in zip((rate, other), used)]
         keys = [hold["key"], *(one["key"] for one in reserved)]
@@ -232,7 +263,7 @@ def admissions():
 def admission(clauses, strict):
     asked = {"RATE": lambda rate: quota(rate), "BUDGET": lambda budget: [budget["limit"], budget["until"]],
              "HOLD": lambda hold: [hold["limit"], ms(hold["ttl"]), hold["id"]]}
-    words = [word for one in clauses for word in (one["kind"], *asked[one["kind"]](one), one["cost"])]
+    words = [word for one in clauses for word in (one["kind"], *asked[one["kind"]](one), one["cost"], *rise(one))]
     return entry("ADMIT", {"clauses": clauses, "strict": strict}, [*words, *(["STRICT"] if strict else [])],
                  undone_together(clauses), [one["key"] for one in clauses])
 

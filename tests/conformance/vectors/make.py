@@ -23,10 +23,10 @@ from conformance.vectors.moving import adaptive, warm_up  # noqa: E402
 from conformance.vectors.rates import rates  # noqa: E402
 from support import model  # noqa: E402
 from support.bounds import MAX, MAX_SUBINTERVALS, MAX_WINDOW, T  # noqa: E402
-from support.commands import mallow  # noqa: E402
+from support.commands import mallow, spelled_rise  # noqa: E402
 from support.holding import Refused  # noqa: E402
-from support.holding_workload import HoldingWorkload  # noqa: E402
-from support.workload import Workload  # noqa: E402
+from support.holding_workload import HoldingWorkload, RisingAdmissions  # noqa: E402
+from support.workload import RisingWorkload, Workload  # noqa: E402
 
 UNITS = {"ms": 1, "": 1_000, "s": 1_000, "m": 60_000, "h": 3_600_000, "d": 86_400_000}
 
@@ -49,8 +49,14 @@ GEOMETRIES = [(60_000, 5_000), (60_000, 60_000), (60_000, 1_000), (1_000, 100), 
               (7, 1), (315_360_000_000, 86_400_000)]
 
 
-def decisions(cases=400):
+def decisions():
     """What is answered to a request of a key that holds these counts and this block."""
+    yield from steady_decisions()
+    yield from rising_decisions()
+
+
+def steady_decisions(cases=400):
+    """With the whole limit in force."""
     draw = random.Random(1)
     kinds = Counter()
     while kinds.total() < cases:
@@ -70,13 +76,59 @@ def decisions(cases=400):
             continue
         kinds[bool(decision[0]), decision[3] == -1, (length, resolution) == (stored.length, stored.resolution),
               blocked_until > now, *options.values()] += 1
-        held = {"window": stored.length, "resolution": stored.resolution,
-                "counts": [[i * stored.resolution, units] for i, units in sorted(stored.counts.items())]}
-        yield {"stored": held if stored.counts else None,
-               "blocked_until": key.blocked_until, "now": now,
+        yield {**held_by(key), "now": now,
                "request": {"limit": limit, "window": length, "resolution": resolution, "cost": cost} | options,
                "decision": decision}
     assert len(kinds) > 34, kinds  # of 40: a blocked key grants nothing
+
+
+def rising_decisions(cases=400):
+    """With the part of the limit in force that a key in use for so long has, mostly near what is counted."""
+    draw = random.Random(2)
+    kinds = Counter()
+    while kinds.total() < cases:
+        stored, now = stored_window(draw)
+        if draw.random() < 0.2:
+            now = max(0, stored.newest * stored.resolution - draw.randint(0, stored.length))  # the clock was set back
+        elif draw.random() < 0.2:  # nothing counts any more: still in use for a window
+            now = stored.end + draw.choice([0, 1, stored.length - 1, stored.length, draw.randint(0, 2 * stored.length)])
+        length, resolution = draw.choice(GEOMETRIES) if draw.random() < 0.3 else (stored.length, stored.resolution)
+        if draw.random() < 0.08:
+            stored.counts = {}
+        warm_up = draw.choice([1, 999, length, 10 * length, draw.randint(1, 30 * length), 600_000, MAX_WINDOW])
+        warm_up = min(warm_up, MAX_WINDOW)
+        cold = draw.choice([2, 3, 3, 3, 7, draw.randint(2, 1_000), 1_000])
+        whole = [warm_up - 1, warm_up, warm_up + 1]
+        used_for = draw.choice([0, 1, warm_up // 2, *whole, draw.randint(0, warm_up), -length])
+        decided = stored.decision_instant(now)
+        since = max(1, decided - used_for) if stored.counts and draw.random() < 0.8 else None
+        counted = sum(stored.counts.values())
+        part = Fraction(1, cold) + Fraction(cold - 1, cold) * Fraction(max(0, min(used_for, warm_up)), warm_up)
+        near = math.ceil((counted + draw.choice([-1, 0, 1, 2, draw.randint(0, 9)])) / part)
+        limit = max(0, min(MAX, draw.choice([near, near, near, counted, draw.randint(0, 3 * counted + 9), 0, 1, MAX])))
+        cost = max(1, min(MAX, draw.choice([1, 1, 2, counted // 3, limit, limit, limit + 1, draw.randint(1, 30)])))
+        options = {name: draw.random() < 0.3 for name in ("partial", "strict")}
+        key = model.Key(stored if stored.counts else None, since=since)
+        if draw.random() < 0.15:
+            key.blocked_until = max(0, now + draw.randint(-length, 2 * length))
+        asked = {} if draw.random() < 0.05 else {"warm_up": warm_up, "cold": cold}
+        try:
+            decision = key.peek(limit, length, resolution, now, cost, **options, warmup=asked.get("warm_up"), cold=cold)
+        except model.CountOverflow:
+            continue
+        kinds[bool(decision[0]), decision[3] == -1, decision[4] == 0, decision[1] < limit, since is None,
+              (length, resolution) == (stored.length, stored.resolution), *options.values()] += 1
+        yield {**held_by(key), **({"since": since} if since else {}), "now": now,
+               "request": {"limit": limit, "window": length, "resolution": resolution, "cost": cost} | options | asked,
+               "decision": decision}
+    assert len(kinds) > 80, kinds
+
+
+def held_by(key):
+    window = key.window
+    stored = window and {"window": window.length, "resolution": window.resolution,
+                         "counts": [[i * window.resolution, units] for i, units in sorted(window.counts.items())]}
+    return {"stored": stored, "blocked_until": key.blocked_until}
 
 
 def stored_window(draw):
@@ -118,6 +170,19 @@ ERRORS = [
      "ERR numkeys must be a positive integer that matches the keys given"),
     (["MALLOW", "2", "a", "a", *QUOTA, "1", *QUOTA, "1"], "ERR key named twice"),
     (["ALLOW", "text", *QUOTA], "WRONGTYPE Operation against a key holding the wrong kind of value"),
+    (["ALLOW", "k", *QUOTA, "WARMUP", "0"], "ERR WARMUP must be a duration such as 60, 500ms, 5m, 1h or 7d"),
+    (["RECORD", "k", *QUOTA, "WARMUP", "3651d"], "ERR WARMUP must be a duration such as 60, 500ms, 5m, 1h or 7d"),
+    (["ALLOW", "k", *QUOTA, "WARMUP", "600s", "COLD", "1"], "ERR COLD must be an integer between 2 and 1000"),
+    (["PEEK", "k", *QUOTA, "COLD", "1001", "WARMUP", "600s"], "ERR COLD must be an integer between 2 and 1000"),
+    (["ALLOW", "k", *QUOTA, "WARMUP", "600s", "COLD", "2.5"], "ERR COLD must be an integer between 2 and 1000"),
+    (["ALLOW", "k", *QUOTA, "COLD", "3"], "ERR syntax error near 'COLD'"),
+    (["ALLOW", "k", *QUOTA, "WARMUP", "600s", "WARMUP", "600s"], "ERR syntax error near 'WARMUP'"),
+    (["REFUND", "k", "1", "WARMUP", "600s"], "ERR syntax error near 'WARMUP'"),
+    (["MALLOW", "2", "a", "b", *QUOTA, "1", "WARMUP", "0", *QUOTA, "1"],
+     "ERR WARMUP must be a duration such as 60, 500ms, 5m, 1h or 7d"),
+    (["MALLOW", "2", "a", "b", *QUOTA, "1", *QUOTA, "1", "WARMUP", "600s", "COLD", "x"],
+     "ERR COLD must be an integer between 2 and 1000"),
+    (["MALLOW", "1", "a", *QUOTA, "1", "COLD", "3"], "ERR syntax error near 'COLD'"),
     (["ALLOW", "k", "10", "60"], "ERR wrong number of arguments for 'swlimit.allow' command"),
 ]
 
@@ -134,12 +199,128 @@ def replies():
         yield {"name": f"workload {seed}", "steps": [
             {"command": [str(word) for word in words], "reply": plain(words, reply)} for words, reply in steps
             if words[0] != "SWLIMIT.INFO"]}  # which tells bytes of memory, and what is blocked by the clock
+    yield {"name": "limits that rise", "steps": list(rising())}
+    yield {"name": "several limits that rise", "steps": list(rising_mallows())}
+    for seed in range(4, 7):
+        workload = RisingWorkload(seed, geometry_changes=seed > 5)
+        steps = [workload.next() for _ in range(250)]
+        yield {"name": f"workload {seed}", "steps": [
+            {"command": [str(word) for word in words], "reply": plain(words, reply)} for words, reply in steps
+            if words[0] != "SWLIMIT.INFO"]}
+
+
+RISING = 9, 3_600_000, 60_000  # a window of an hour
+
+
+def rising():
+    """The life of a key: cold, in use, idle, given back, joined."""
+    keys, now = {"k": model.Key(), "busy": model.Key()}, T
+
+    def step(name, key="k", quota=RISING, warm_up=36_000_000, cold=3, **options):
+        words = [f"{name}", key, quota[0], *(f"{ms}ms" for ms in quota[1:])]
+        for option, value in options.items():
+            words += [option.upper()] if value is True else [
+                option.upper(), value if option == "cost" else f"{value}ms"]
+        if warm_up:
+            words += ["WARMUP", f"{warm_up}ms", *(["COLD", cold] if cold != 3 else [])]
+            options |= {"warmup": warm_up, "cold": cold}
+        reply = getattr(keys[key], name.lower())(*quota, now, **options)
+        return {"command": [f"SWLIMIT.{words[0]}", *map(str, words[1:]), "AT", str(now)], "reply": reply}
+
+    def other(name, key, *words, **options):
+        reply = getattr(keys[key], name.lower())(*words, now=now, **options)
+        spelled = [option for name, value in options.items() for option in (
+            [name.upper()] if value is True else [name.upper(), f"{value}ms"])]
+        unit = "ms" if name == "BLOCK" else ""
+        return {"command": [f"SWLIMIT.{name}", key, *(f"{word}{unit}" for word in words), *spelled, "AT", str(now)],
+                "reply": reply}
+
+    yield step("PEEK", cost=9)
+    yield step("PEEK", cost=10)  # never
+    yield step("PEEK", cost=9, partial=True)
+    yield step("PEEK", quota=(0, *RISING[1:]))
+    yield step("PEEK", quota=(1, *RISING[1:]), cold=1_000)
+    yield step("PEEK", quota=(MAX, *RISING[1:]), cold=1_000)
+    yield step("ALLOW", cost=5)  # dear, and the first
+    yield step("ALLOW")
+    yield step("ALLOW", warm_up=None)  # by the whole limit
+    yield step("RECORD", cost=2)
+    for cost in (1, 4, 9):
+        for options in ({}, {"partial": True}, {"strict": True}):
+            denial = step("ALLOW", cost=cost, **options)
+            yield denial
+            now += denial["reply"][3] - 1
+            yield step("PEEK", cost=cost, **options)
+            now += 1
+            yield step("ALLOW", cost=cost, **options)
+    for _ in range(15):
+        now += 2_400_000
+        yield step("ALLOW", cost=4)
+        yield step("ALLOW", partial=True, cost=9)
+    now += 2_400_000
+    yield step("PEEK", quota=(100, *RISING[1:]))
+    yield step("PEEK", quota=(100, *RISING[1:]), warm_up=360_000_000, cold=10)  # another one, of the same key
+    yield step("PEEK", quota=(100, 1_800_000, 300_000))
+    now -= 7_200_000  # the clock is set back
+    yield step("PEEK", quota=(100, *RISING[1:]))
+    yield step("ALLOW", quota=(100, *RISING[1:]), block=7_200_000, cost=99)
+    now += 7_200_000 + 3_600_000 + 120_000
+    yield step("PEEK", cost=5)  # blocked no more, idle, and in use for a window still
+    now += 7_200_000
+    yield step("PEEK", cost=5)
+    yield step("RECORD", age=1_800_000, cost=2)
+    yield step("PEEK")
+    yield other("REFUND", "k", 1)
+    yield step("PEEK")
+    yield other("REFUND", "k", 1)
+    now += 60_000
+    yield step("ALLOW", cost=2)
+    yield step("PEEK")
+    yield other("BLOCK", "k", 14_400_000)
+    now += 7_200_000
+    yield step("ALLOW", cost=5)  # its units have slid out, and it is in use
+    now += 120_000
+    yield step("ALLOW", cost=5)  # not any more
+    yield step("RECORD", cost=5)
+    yield other("UNBLOCK", "k")
+    yield step("PEEK", cost=4)
+    yield step("ALLOW", "busy", warm_up=None, cost=5)
+    for _ in range(3):
+        now += 1_200_000
+        yield step("ALLOW", "busy", cost=2)  # joins: the whole limit
+    now += 3_720_000
+    yield step("ALLOW", "busy", cost=2)  # from the next idleness on
+    yield step("ALLOW", "busy", cost=2)
+    for idle in 3_720_000, 7_320_000:
+        now += idle
+        yield step("ALLOW", "busy", warm_up=None, cost=2)
+        yield step("ALLOW", "busy", cost=2)
+
+
+def rising_mallows():
+    """A key with WARMUP, and one without, and one with another."""
+    draw, now, keys = random.Random(3), T, {"user": model.Key(), "team": model.Key(), "all": model.Key()}
+    rises = {"user": {"warmup": 36_000_000}, "team": {}, "all": {"warmup": 7_200_000, "cold": 10}}
+    for _ in range(80):
+        now += draw.choice([0, 1_000, 300_000, 1_200_000, 8_000_000])
+        limits = [(name, *quota, draw.randint(1, 4)) for name, quota in
+                  {"user": (8, 3_600_000, 60_000), "team": (20, 14_400_000, 3_600_000),
+                   "all": (12, 3_600_000, 900_000)}.items()]
+        asked = [(keys[name], quota, cost, rises[name]) for name, *quota, cost in limits]
+        decisions = [key.peek(*quota, now, cost, **rise) for key, quota, cost, rise in asked]
+        if granted := all(decision[0] for decision in decisions):
+            decisions = [key.allow(*quota, now, cost, **rise) for key, quota, cost, rise in asked]
+        spelled = [(name, limit, f"{window}ms", f"{resolution}ms", cost, *spelled_rise(**rises[name]))
+                   for name, limit, window, resolution, cost in limits]
+        yield {"command": [str(word) for word in mallow(*spelled, options=("AT", now))],
+               "reply": [int(granted), *decisions]}
 
 
 def holds():
     """The same of holds, budgets, and decisions of everything."""
     return of_holding({
-        "holds alone": (HoldsAlone, 0), "holds 0": (HoldingWorkload, 0), "holds 1": (HoldingWorkload, 1)})
+        "holds alone": (HoldsAlone, 0), "holds 0": (HoldingWorkload, 0), "holds 1": (HoldingWorkload, 1),
+        "holds and rates that rise": (RisingAdmissions, 2)})
 
 
 def budgets():
@@ -219,6 +400,12 @@ RESERVATIONS = {"user": "{user}:reserved", "app:{user}:tokens": "app:{user}:toke
 CROSSING = "CROSSSLOT Keys in request don't hash to the same slot"
 REFUSALS = {CROSSING: f"{CROSSING}: give the keys of one decision the same hash tag, such as {{user:1}}; a key with a "
             "brace needs one, too"}
+SHORT, WRONG = "warm_up must be at least ten times the window", "cold must be an integer between 2 and 1000"
+WARM_UPS = [
+    (1_000, None, None, None), (1_000, 10_000, None, None), (1_000, 9_999, None, SHORT), (60_000, 60_000, 3, SHORT),
+    (1, 10, 1_000, None), (1_000, 10_000, 2, None), (1_000, 10_000, 1, WRONG), (1_000, 10_000, 1_001, WRONG),
+    (1_000, 10_000, 0, WRONG), (1_000, 10_000, -3, WRONG), (1_000, 10_000, 2.5, WRONG),
+    (1_000, None, 3, "cold needs warm_up")]
 SHARES = [0.000001, 0.01, 0.05, 0.1, 0.29, 0.333333, 0.5, 0.57, 0.999999, 1]
 
 
@@ -269,6 +456,8 @@ def defaults():
                          for key, name in RESERVATIONS.items()],
         "refusals": [{"reply": reply, "error": error} for reply, error in REFUSALS.items()],
         "failures": list(failures()),
+        "warm_ups": [{"window": window, "warm_up": warm_up, "cold": cold, "error": error}
+                     for window, warm_up, cold, error in WARM_UPS],
         "deadlines": [{"left_us": left, "wait_us": longest_wait(left)} for left in times],
     }
 
