@@ -17,7 +17,8 @@ pub(crate) struct Demand {
 impl Demand {
     /// A unit of a quota.
     pub fn of(quota: &Quota) -> Self {
-        let exact = swlimit_window::Request { quota: quota.exact(), cost: 1, partial: false, strict: false };
+        let exact =
+            swlimit_window::Request { quota: quota.exact(), cost: 1, partial: false, strict: false, warm_up: None };
         Self { exact, block: None }
     }
 
@@ -25,7 +26,10 @@ impl Demand {
     pub fn nothing() -> Self {
         let geometry = swlimit_window::Geometry::new(1, 1).expect("1 ms is a window");
         let quota = swlimit_window::Quota { limit: 0, geometry };
-        Self { exact: swlimit_window::Request { quota, cost: 1, partial: false, strict: false }, block: None }
+        Self {
+            exact: swlimit_window::Request { quota, cost: 1, partial: false, strict: false, warm_up: None },
+            block: None,
+        }
     }
 
     /// The fewest units that would be a grant.

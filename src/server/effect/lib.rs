@@ -8,6 +8,7 @@
 //! |---|---|
 //! | `c1000*60@1795529158556+3` | 3 units were counted then, in a window of 60 subintervals of 1000 ms |
 //! | `c1000*60@1795529158556:1795529150000` | one unit of an earlier instant was counted then |
+//! | `c1000*60@1795529158556^1795529158556` | one unit was counted then, and the key is in use since that instant |
 //! | `r3@1795529158556` | 3 units were given back then, the newest first |
 //! | `r3@1795529158556:1795529150000` | 3 units were given back then, the oldest first of those since that instant |
 //! | `b1795532758556` | the key is blocked until then |
@@ -24,6 +25,7 @@
 //! | part | what is reserved |
 //! |---|---|
 //! | `;c1000*60@1795529158556+3$0123456789abcdef0123456789abcdef` | units of a window, and when they were counted |
+//! | `;c1000*60@1795529158556^+3=burst` | the same, with a limit that rises after idleness |
 //! | `;p1798761600000+5=tokens` | units of a period |
 //! | `;hjob-2#1795529158556000=models` | another hold, and its token |
 //!
@@ -67,6 +69,8 @@ pub enum Effect<'a> {
         instant: u64,
         /// The earlier instant that they count at, where the window was replaced at `instant`.
         dated: Option<u64>,
+        /// Since when the key is in use, where it came into use and remembers that.
+        since: Option<u64>,
     },
     /// Units were given back, of a window or a period.
     Refund {

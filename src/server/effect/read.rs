@@ -24,7 +24,11 @@ impl<'a> Word<'a> {
             Some(b'c') => {
                 let (geometry, instant) = (parts.geometry()?, parts.exact(b'@')?);
                 let dated = parts.optional(b':')?;
-                Effect::Count { geometry, units: parts.units()?, instant, dated }
+                let (units, since) = (parts.units()?, parts.optional(b'^')?);
+                if since == Some(0) {
+                    return Err(Invalid("an instant out of range"));
+                }
+                Effect::Count { geometry, units, instant, dated, since }
             }
             _ => parts.other()?,
         };
@@ -96,7 +100,10 @@ impl<'a> Parts<'a> {
 
     fn reservation(&mut self) -> Result<Reservation, Invalid> {
         let of = match self.0.first() {
-            Some(b'c') => Reserved::Rate { geometry: self.geometry()?, instant: self.exact(b'@')? },
+            Some(b'c') => {
+                let (geometry, instant) = (self.geometry()?, self.exact(b'@')?);
+                Reserved::Rate { geometry, instant, warms_up: self.mark(b'^').is_ok() }
+            }
             Some(b'p') => Reserved::Budget { until: self.exact(b'p')? },
             Some(b'h') => Reserved::Hold { id: self.id(b'h')?.into(), token: self.exact(b'#')? },
             _ => return Err(Invalid("a reservation of an unknown kind")),

@@ -15,17 +15,26 @@ fn words_of_the_table() {
     let instant = 1_795_529_158_556;
     let key = KeyDigest(*b"\x01\x23\x45\x67\x89\xab\xcd\xef\x01\x23\x45\x67\x89\xab\xcd\xef");
     let reserved = [
-        Reservation { key, units: 3, of: Reserved::Rate { instant, geometry } },
+        Reservation { key, units: 3, of: Reserved::Rate { instant, geometry, warms_up: false } },
         Reservation { key, units: 5, of: Reserved::Budget { until: 1_798_761_600_000 } },
         Reservation { key, units: 1, of: Reserved::Hold { id: Box::from(&b"a b"[..]), token: 7 } },
     ];
     let id = |id: &'static [u8]| Cow::Borrowed(id);
     for (effect, expiry, word) in [
-        (Effect::Count { geometry, units: 1, instant, dated: None }, Expiry::OwnEnd, "c1000*60@1795529158556!"),
         (
-            Effect::Count { geometry, units: 3, instant, dated: Some(1_795_529_150_000) },
+            Effect::Count { geometry, units: 1, instant, dated: None, since: None },
+            Expiry::OwnEnd,
+            "c1000*60@1795529158556!",
+        ),
+        (
+            Effect::Count { geometry, units: 3, instant, dated: Some(1_795_529_150_000), since: None },
             Expiry::Kept,
             "c1000*60@1795529158556:1795529150000+3",
+        ),
+        (
+            Effect::Count { geometry, units: 3, instant, dated: None, since: Some(1_795_529_158_000) },
+            Expiry::OwnEnd,
+            "c1000*60@1795529158556+3^1795529158000!",
         ),
         (Effect::Refund { units: 3, instant, since: None }, Expiry::At(0), "r3@1795529158556~0"),
         (Effect::Refund { units: 3, instant, since: Some(1) }, Expiry::At(9), "r3@1795529158556:1~9"),
@@ -160,7 +169,11 @@ fn ids() -> impl Strategy<Value = Id<'static>> {
 
 fn reservations() -> impl Strategy<Value = Reservation> {
     let of = prop_oneof![
-        (instants(), geometries()).prop_map(|(instant, geometry)| Reserved::Rate { instant, geometry }),
+        (instants(), geometries(), any::<bool>()).prop_map(|(instant, geometry, warms_up)| Reserved::Rate {
+            instant,
+            geometry,
+            warms_up
+        }),
         instants().prop_map(|until| Reserved::Budget { until }),
         (ids(), instants()).prop_map(|(id, token)| Reserved::Hold { id: id.into(), token }),
     ];
@@ -169,8 +182,9 @@ fn reservations() -> impl Strategy<Value = Reservation> {
 
 fn effects() -> impl Strategy<Value = Effect<'static>> {
     prop_oneof![
-        (geometries(), units(), instants(), option::of(instants()))
-            .prop_map(|(geometry, units, instant, dated)| Effect::Count { geometry, units, instant, dated }),
+        (geometries(), units(), instants(), option::of(instants()), option::of(1..=MAX_EXACT)).prop_map(
+            |(geometry, units, instant, dated, since)| Effect::Count { geometry, units, instant, dated, since }
+        ),
         (units(), instants(), option::of(0..=1000u64)).prop_map(|(units, instant, age)| {
             Effect::Refund { units, instant, since: age.map(|age| instant.saturating_sub(age)) }
         }),

@@ -11,8 +11,8 @@ impl Word<'_> {
     pub fn write(&self) -> Bytes {
         let mut bytes = Bytes::new();
         match self.effect {
-            Effect::Count { geometry, units, instant, dated } => {
-                return write_count(geometry, units, instant, dated, self.expiry)
+            Effect::Count { geometry, units, instant, dated, since } => {
+                return write_count(geometry, units, instant, dated, since, self.expiry)
             }
             ref effect => write_other(&mut bytes, effect),
         }
@@ -27,12 +27,22 @@ impl Word<'_> {
 
 /// The word of a count, which nearly all are, from its end on, as its digits come.
 #[inline(always)]
-fn write_count(geometry: Geometry, units: u64, instant: u64, dated: Option<u64>, expiry: Expiry) -> Bytes {
+fn write_count(
+    geometry: Geometry,
+    units: u64,
+    instant: u64,
+    dated: Option<u64>,
+    since: Option<u64>,
+    expiry: Expiry,
+) -> Bytes {
     let mut word = Reversed::new();
     match expiry {
         Expiry::Kept => {}
         Expiry::OwnEnd => word.byte(b'!'),
         Expiry::At(instant) => word.number(b'~', instant),
+    }
+    if let Some(since) = since {
+        word.number(b'^', since);
     }
     if units != 1 {
         word.number(b'+', units);
@@ -64,8 +74,8 @@ static PAIRS: [[u8; 2]; 100] = {
 };
 
 impl Reversed {
-    /// Six numbers of at most 20 digits, and their marks.
-    const MOST: usize = 6 * 21;
+    /// Seven numbers of at most 20 digits, and their marks.
+    const MOST: usize = 7 * 21;
 
     #[inline(always)]
     fn new() -> Self {
@@ -142,10 +152,13 @@ fn write_other(bytes: &mut Bytes, effect: &Effect) {
 fn reserve(bytes: &mut Bytes, Reservation { key, units, of }: &Reservation) {
     bytes.push(b';');
     match of {
-        Reserved::Rate { instant, geometry } => {
+        Reserved::Rate { instant, geometry, warms_up } => {
             number(bytes, b'c', geometry.resolution());
             number(bytes, b'*', geometry.subintervals());
             number(bytes, b'@', *instant);
+            if *warms_up {
+                bytes.push(b'^');
+            }
         }
         Reserved::Budget { until } => number(bytes, b'p', *until),
         Reserved::Hold { id, token } => {

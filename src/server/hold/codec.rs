@@ -5,7 +5,8 @@
 //! its id, and the id; the number of its reservations, and those.
 //!
 //! A reservation is its kind, 16 bytes of its key's digest, its units, and for 0, a rate: instant, resolution (ms),
-//! subintervals; for 1, a budget: the end of its period; for 2, a hold: token, the length of its id, and the id.
+//! subintervals; for 1, a budget: the end of its period; for 2, a hold: token, the length of its id, and the id; for 3, a
+//! rate with a warm-up: as for 0.
 
 use swlimit_window::leb128::{put, take};
 use swlimit_window::{Geometry, Invalid, MAX_EXACT};
@@ -20,6 +21,7 @@ const LAYOUT: u64 = 1;
 const RATE: u64 = 0;
 const BUDGET: u64 = 1;
 const HOLD: u64 = 2;
+const WARMING_RATE: u64 = 3;
 
 /// The shortest hold: a byte each for end, token, units, length, id and number of reservations.
 const MIN_HOLD_BYTES: usize = 6;
@@ -85,7 +87,8 @@ fn put_reservation(bytes: &mut Vec<u8>, Reservation { key, units, of }: &Reserva
     put(
         bytes,
         match of {
-            Reserved::Rate { .. } => RATE,
+            Reserved::Rate { warms_up: false, .. } => RATE,
+            Reserved::Rate { warms_up: true, .. } => WARMING_RATE,
             Reserved::Budget { .. } => BUDGET,
             Reserved::Hold { .. } => HOLD,
         },
@@ -93,7 +96,7 @@ fn put_reservation(bytes: &mut Vec<u8>, Reservation { key, units, of }: &Reserva
     bytes.extend(key.0);
     put(bytes, *units);
     match of {
-        Reserved::Rate { instant, geometry } => {
+        Reserved::Rate { instant, geometry, .. } => {
             put(bytes, *instant);
             put(bytes, geometry.resolution());
             put(bytes, geometry.subintervals());
@@ -119,11 +122,11 @@ fn take_reservation(rest: &mut &[u8]) -> Result<Reservation, Invalid> {
         return Err(Invalid("units out of range"));
     }
     let of = match kind {
-        RATE => {
+        RATE | WARMING_RATE => {
             let (instant, resolution, subintervals) = (take_exact(rest)?, take(rest)?, take(rest)?);
             let window = resolution.checked_mul(subintervals).ok_or(Invalid("a window out of range"))?;
             let geometry = Geometry::new(window, resolution).map_err(|_| Invalid("a window out of range"))?;
-            Reserved::Rate { instant, geometry }
+            Reserved::Rate { instant, geometry, warms_up: kind == WARMING_RATE }
         }
         BUDGET => Reserved::Budget { until: take_exact(rest)? },
         HOLD => {

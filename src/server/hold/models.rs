@@ -127,7 +127,7 @@ impl Admissions {
 
     fn request(units: u64) -> swlimit_window::Request {
         let quota = Quota { limit: 2, geometry: Geometry::new(2, 1).unwrap() };
-        swlimit_window::Request { quota, cost: units, partial: false, strict: true }
+        swlimit_window::Request { quota, cost: units, partial: false, strict: true, warm_up: None }
     }
 
     /// The token, where it is admitted.
@@ -160,7 +160,8 @@ impl Admissions {
                 if instant.is_none() && !self.is(Mutant::TakesApart) {
                     return None;
                 }
-                let of = Reserved::Rate { instant: instant.unwrap_or(now), geometry: rate.quota.geometry };
+                let of =
+                    Reserved::Rate { instant: instant.unwrap_or(now), geometry: rate.quota.geometry, warms_up: false };
                 let reserved = Reservation { key: KeyDigest::of(b"rate"), units: 1, of };
                 state.holds.sweep(at);
                 let token = grant.apply(&mut state.holds, Some(Box::new([reserved]))).token;

@@ -39,6 +39,8 @@ pub enum Reserved {
         instant: u64,
         /// The window they were counted in.
         geometry: Geometry,
+        /// Whether their limit rises after idleness.
+        warms_up: bool,
     },
     /// In a budget.
     Budget {

@@ -231,10 +231,12 @@ proptest! {
 
 fn reservation() -> impl Strategy<Value = Reservation> {
     let of = prop_oneof![
-        (0..=MAX_EXACT, 1..100u64, 1..100u64).prop_map(|(instant, resolution, subintervals)| Reserved::Rate {
-            instant,
-            geometry: Geometry::new(resolution * subintervals, resolution).unwrap()
-        }),
+        (0..=MAX_EXACT, 1..100u64, 1..100u64, any::<bool>()).prop_map(
+            |(instant, resolution, subintervals, warms_up)| {
+                let geometry = Geometry::new(resolution * subintervals, resolution).unwrap();
+                Reserved::Rate { instant, geometry, warms_up }
+            }
+        ),
         (0..=MAX_EXACT).prop_map(|until| Reserved::Budget { until }),
         (vec(any::<u8>(), 1..=MAX_ID), 0..=MAX_EXACT)
             .prop_map(|(id, token)| Reserved::Hold { id: id.into_boxed_slice(), token }),

@@ -1,7 +1,7 @@
 //! Parsing of commands' arguments: byte strings, of which any get a value or an error.
 
 use swlimit_hold::MAX_ID;
-use swlimit_window::{duration, duration_or_zero, integer, Geometry, GeometryError, Quota};
+use swlimit_window::{duration, duration_or_zero, integer, Geometry, GeometryError, Quota, WarmUp};
 
 use crate::error::Error;
 use crate::quotas;
@@ -33,6 +33,10 @@ pub struct Options {
     pub since: Option<u64>,
     /// `BLOCK duration`, in ms.
     pub block: Option<u64>,
+    /// `WARMUP duration`, in ms.
+    pub warm_up: Option<u64>,
+    /// `COLD n`, beside `WARMUP`
+    pub cold: u64,
     /// `AT unix-ms`
     pub at: Option<u64>,
     /// `WAIT timeout`, instead of `AT`, in ms.
@@ -64,10 +68,14 @@ pub enum Keyword {
     Force,
     /// `WAIT timeout`, instead of `AT`
     Wait,
+    /// `WARMUP duration`
+    WarmUp,
+    /// `COLD n`, beside `WARMUP`
+    Cold,
 }
 
 impl Keyword {
-    const NAMES: [(&'static [u8], Self); 11] = [
+    const NAMES: [(&'static [u8], Self); 13] = [
         (b"COST", Keyword::Cost),
         (b"AT", Keyword::At),
         (b"STRICT", Keyword::Strict),
@@ -79,6 +87,8 @@ impl Keyword {
         (b"GT", Keyword::Gt),
         (b"FORCE", Keyword::Force),
         (b"WAIT", Keyword::Wait),
+        (WARM_UP, Keyword::WarmUp),
+        (COLD, Keyword::Cold),
     ];
 
     /// The option that cannot stand beside this one.
@@ -111,11 +121,16 @@ impl Default for Options {
             age: None,
             since: None,
             block: None,
+            warm_up: None,
+            cold: WarmUp::COLD,
             at: None,
             wait: None,
         }
     }
 }
+
+const WARM_UP: &[u8] = b"WARMUP";
+const COLD: &[u8] = b"COLD";
 
 /// The remaining arguments of a call.
 pub trait Words<'a>: Iterator<Item = &'a [u8]> + Sized {
@@ -151,6 +166,32 @@ pub trait Words<'a>: Iterator<Item = &'a [u8]> + Sized {
         let word = self.word()?;
         let numkeys = integer(word).filter(|_| !word.starts_with(b"0"));
         numkeys.and_then(|numkeys| usize::try_from(numkeys).ok()).ok_or(Error::NumKeys)
+    }
+
+    /// `[WARMUP duration [COLD n]]`, behind a quota.
+    #[inline(always)]
+    fn warm_up(&mut self) -> Result<Option<WarmUp>, Error>
+    where
+        Self: Clone,
+    {
+        match self.clone().next() {
+            Some(word) if word.eq_ignore_ascii_case(WARM_UP) => self.warm_up_that_is_there(),
+            _ => Ok(None),
+        }
+    }
+
+    #[cold]
+    fn warm_up_that_is_there(&mut self) -> Result<Option<WarmUp>, Error>
+    where
+        Self: Clone,
+    {
+        let mut options = Options::default();
+        for (keyword, name) in [(Keyword::WarmUp, WARM_UP), (Keyword::Cold, COLD)] {
+            let Some(option) = self.clone().next().filter(|word| word.eq_ignore_ascii_case(name)) else { break };
+            self.next();
+            options.set(keyword, &mut Values { words: self, option })?;
+        }
+        Ok(options.warm_up())
     }
 
     /// A number of units, from 1; `name` is what an error calls it.
@@ -194,6 +235,7 @@ pub trait Words<'a>: Iterator<Item = &'a [u8]> + Sized {
         mut set: impl FnMut(Keyword, &mut Values<'a, '_, Self>) -> Result<(), Error>,
     ) -> Result<(), Error> {
         let mut seen = [false; Keyword::NAMES.len()];
+        let mut unpaired = None;
         while let Some(word) = self.next() {
             let syntax = || Error::Syntax(word.to_vec());
             let keyword = Keyword::named(word).filter(|keyword| accepted.contains(keyword)).ok_or_else(syntax)?;
@@ -201,9 +243,14 @@ pub trait Words<'a>: Iterator<Item = &'a [u8]> + Sized {
             if excluded || std::mem::replace(&mut seen[keyword as usize], true) {
                 return Err(syntax());
             }
+            match keyword {
+                Keyword::Cold if !seen[Keyword::WarmUp as usize] => unpaired = Some(word),
+                Keyword::WarmUp => unpaired = None,
+                _ => {}
+            }
             set(keyword, &mut Values { words: self, option: word })?;
         }
-        Ok(())
+        unpaired.map_or(Ok(()), |word| Err(Error::Syntax(word.to_vec())))
     }
 
     /// No more words.
@@ -237,6 +284,12 @@ impl<'a, W: Iterator<Item = &'a [u8]>> Values<'a, '_, W> {
 }
 
 impl Options {
+    /// How the limit rises, if it does.
+    #[inline(always)]
+    pub fn warm_up(&self) -> Option<WarmUp> {
+        WarmUp::new(self.warm_up?, self.cold)
+    }
+
     /// Take over an option with its value.
     #[inline(always)]
     pub fn set<'a, W>(&mut self, keyword: Keyword, values: &mut Values<'a, '_, W>) -> Result<(), Error>
@@ -254,6 +307,11 @@ impl Options {
             Keyword::Age => self.age = Some(duration_or_zero(value()?).ok_or(Error::Duration("AGE"))?),
             Keyword::Since => self.since = Some(integer(value()?).ok_or(Error::Instant("SINCE"))?),
             Keyword::Block => self.block = Some(duration(value()?).ok_or(Error::Duration("BLOCK"))?),
+            Keyword::WarmUp => self.warm_up = Some(duration(value()?).ok_or(Error::Duration("WARMUP"))?),
+            Keyword::Cold => {
+                let cold = integer(value()?).filter(|cold| WarmUp::COLD_RANGE.contains(cold));
+                self.cold = cold.ok_or(Error::Cold)?;
+            }
             Keyword::At => self.at = Some(integer(value()?).ok_or(Error::Instant("AT"))?),
             Keyword::Wait => {
                 let timeout = duration_or_zero(value()?).filter(|ms| *ms <= MAX_WAIT);
@@ -305,7 +363,8 @@ mod tests {
 
     fn options(words: &[&str]) -> Result<Options, Error> {
         use Keyword::*;
-        words.iter().map(|word| word.as_bytes()).options(&[Cost, Partial, Strict, Age, Since, Block, At, Wait])
+        let accepted = [Cost, Partial, Strict, Age, Since, Block, At, Wait, WarmUp, Cold];
+        words.iter().map(|word| word.as_bytes()).options(&accepted)
     }
 
     #[test]
@@ -351,10 +410,13 @@ mod tests {
             age: Some(0),
             since: None,
             block: Some(60_000),
+            warm_up: Some(600_000),
+            cold: 5,
             at: Some(7),
             wait: None,
         };
-        let words = ["at", "7", "STRICT", "Partial", "cost", "3", "Block", "1m", "age", "0"];
+        let words =
+            ["at", "7", "STRICT", "Partial", "cost", "3", "Block", "1m", "age", "0", "cold", "5", "Warmup", "10m"];
         assert_eq!(options(&words), Ok(all));
         assert_eq!(options(&[]), Ok(Options::default()));
         assert_eq!(options(&["Since", "7"]), Ok(Options { since: Some(7), ..Options::default() }));
@@ -376,6 +438,12 @@ mod tests {
         assert_eq!(options(&["SINCE", "1s"]), Err(Error::Instant("SINCE")));
         assert_eq!(options(&["AGE", "x"]), Err(Error::Duration("AGE")));
         assert_eq!(options(&["BLOCK", "0"]), Err(Error::Duration("BLOCK")));
+        assert_eq!(options(&["WARMUP", "0"]), Err(Error::Duration("WARMUP")));
+        for cold in ["1", "1001", "2.5", ""] {
+            assert_eq!(options(&["WARMUP", "1s", "COLD", cold]), Err(Error::Cold));
+        }
+        assert_eq!(options(&["cold", "3"]), near("cold"));
+        assert_eq!(options(&["WARMUP", "1s", "COLD", "3", "warmup", "1s"]), near("warmup"));
         assert_eq!(options(&["NX"]), near("NX"));
         let words = [&b"PARTIAL"[..]];
         assert_eq!(words.into_iter().options(&[Keyword::At]), near("PARTIAL"));

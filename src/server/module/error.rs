@@ -3,7 +3,7 @@
 use std::fmt;
 
 use swlimit_hold::{Refusal, MAX_ID};
-use swlimit_window::{Overflow, MAX_EXACT};
+use swlimit_window::{Overflow, WarmUp, MAX_EXACT};
 
 use crate::configuration::MOST_SHOWN;
 
@@ -31,6 +31,8 @@ pub enum Error {
     },
     /// The argument of this name is not a number of units.
     Units(&'static str),
+    /// Not the parts of a limit of which a cold key has one.
+    Cold,
     /// The option of this name has no instant.
     Instant(&'static str),
     /// An unknown or repeated option, or one without its value.
@@ -100,6 +102,10 @@ impl fmt::Display for Error {
                 )
             }
             Error::Units(name) => write!(to, "ERR {name} must be an integer between 1 and {MAX_EXACT}"),
+            Error::Cold => {
+                let (fewest, most) = WarmUp::COLD_RANGE.into_inner();
+                write!(to, "ERR COLD must be an integer between {fewest} and {most}")
+            }
             Error::Instant(name) => write!(to, "ERR {name} must be a Unix time in milliseconds"),
             // A client's bytes must not break the protocol's line.
             Error::Syntax(word) => {

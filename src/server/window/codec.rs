@@ -3,7 +3,8 @@
 //! A sequence of unsigned LEB128 integers. Layout 1 is a window: resolution (ms), subintervals of the window, number of
 //! counts; then for each count, oldest first, the subintervals since the one before (the first: since the epoch) and its
 //! units. Later layouts begin with a 0, which is no resolution, and their number. Layout 2 goes on with the instant of a
-//! block (ms) and then, if anything is counted, a window as in layout 1.
+//! block (ms) and then, if anything is counted, a window as in layout 1. Layout 3 is of a key that remembers since when it is
+//! in use: that instant (ms), the instant of a block, 0 without one, and a window as in layout 1.
 //!
 //! The server stores one encoding version beside all values of a type, whatever each of them is. So that older modules
 //! go on reading what they can understand, it stays [`VERSION`]: a window without a block is written as it always was.
@@ -21,6 +22,8 @@ pub const VERSION: i32 = 1;
 const LATER_LAYOUT: u64 = 0;
 /// The layout of an entry with a block.
 const BLOCK_LAYOUT: u64 = 2;
+/// The layout of an entry that is in use since an instant.
+const USE_LAYOUT: u64 = 3;
 
 /// The shortest count: one byte each for distance and units.
 const MIN_COUNT_BYTES: usize = 2;
@@ -28,7 +31,12 @@ const MIN_COUNT_BYTES: usize = 2;
 /// An entry's bytes.
 pub fn encode(entry: &Entry) -> Vec<u8> {
     let mut bytes = Vec::with_capacity(32 + 4 * entry.window().map_or(0, Window::counts_held));
-    if let until @ 1.. = entry.blocked_until() {
+    if let Some(since) = entry.since() {
+        put(&mut bytes, LATER_LAYOUT);
+        put(&mut bytes, USE_LAYOUT);
+        put(&mut bytes, since);
+        put(&mut bytes, entry.blocked_until());
+    } else if let until @ 1.. = entry.blocked_until() {
         put(&mut bytes, LATER_LAYOUT);
         put(&mut bytes, BLOCK_LAYOUT);
         put(&mut bytes, until);
@@ -50,15 +58,21 @@ pub fn decode(version: i32, bytes: &[u8]) -> Result<Entry, Invalid> {
     if first != LATER_LAYOUT {
         return Ok(take_window(first, rest)?.into());
     }
-    if take(&mut rest)? != BLOCK_LAYOUT {
-        return Err(Invalid("a layout that this module does not know"));
+    match take(&mut rest)? {
+        BLOCK_LAYOUT => {
+            let until = take(&mut rest)?;
+            let window = match rest {
+                [] => None,
+                _ => Some(take_window(take(&mut rest)?, rest)?),
+            };
+            Entry::blocked(until, window)
+        }
+        USE_LAYOUT => {
+            let (since, until) = (take(&mut rest)?, take(&mut rest)?);
+            Entry::in_use(since, until, take_window(take(&mut rest)?, rest)?)
+        }
+        _ => Err(Invalid("a layout that this module does not know")),
     }
-    let until = take(&mut rest)?;
-    let window = match rest {
-        [] => None,
-        _ => Some(take_window(take(&mut rest)?, rest)?),
-    };
-    Entry::blocked(until, window)
 }
 
 fn put_window(bytes: &mut Vec<u8>, window: &Window) {

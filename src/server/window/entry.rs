@@ -1,4 +1,4 @@
-//! The value of one key: counts, a block, or both.
+//! The value of one key: counts, a block, or both, and since when it is in use.
 //!
 //! Deciding changes nothing. It returns a [`Grant`] or a [`Record`] of the units to count, to be applied once to the same
 //! entry.
@@ -6,23 +6,28 @@
 use std::mem;
 
 use crate::geometry::{Geometry, MAX_EXACT, MAX_WINDOW};
-use crate::quota::{Decision, Overflow, Request};
+use crate::quota::{Decision, Overflow, Quota, Request};
 use crate::view::View;
+use crate::warm_up::Warming;
 use crate::window::{Invalid, Window};
 
-/// The value of a key. It takes half a cache line; a block is allocated separately, because most keys have none.
+/// The value of a key. It takes half a cache line; marks are allocated separately, because most keys have none.
 #[derive(Clone, Debug)]
 pub enum Entry {
     /// Counts only.
-    Open(Window),
-    /// A block, perhaps one that has passed, and perhaps counts.
-    Blocked(Box<Blocked>),
+    Plain(Window),
+    /// At least one mark, and perhaps counts.
+    Marked(Box<Marked>),
 }
 
-/// A block, and what is counted beside it.
+/// What few keys have, and what is counted beside it.
 #[derive(Clone, Debug)]
-pub struct Blocked {
+pub struct Marked {
+    /// The instant of the block, which may have passed; 0 without one.
     until: u64,
+    /// Since when the key is in use, for a limit that rises; 0 if that is not known.
+    since: u64,
+    /// There, where the key is in use.
     window: Option<Window>,
 }
 
@@ -49,7 +54,10 @@ pub struct Grant {
 #[must_use = "a record has to be counted"]
 pub struct Record {
     counting: Counting,
+    /// For what is in force of the limit.
     request: Request,
+    /// The whole limit.
+    limit: u64,
     fits: bool,
 }
 
@@ -69,18 +77,20 @@ struct Counting {
     now: u64,
     instant: u64,
     units: u64,
+    /// Since when the key is in use where it comes into use, and remembers it; else 0.
+    since: u64,
 }
 
 impl Default for Entry {
     /// Nothing counted, and no block.
     fn default() -> Self {
-        Entry::Open(Window::new(Geometry::SHORTEST))
+        Entry::Plain(Window::new(Geometry::SHORTEST))
     }
 }
 
 impl From<Window> for Entry {
     fn from(window: Window) -> Self {
-        Entry::Open(window)
+        Entry::Plain(window)
     }
 }
 
@@ -88,8 +98,18 @@ impl Entry {
     /// An entry that is blocked until an instant, which is not 0, with what is counted beside it.
     pub(crate) fn blocked(until: u64, window: Option<Window>) -> Result<Self, Invalid> {
         match until {
-            1..=MAX_BLOCK => Ok(Entry::Blocked(Box::new(Blocked { until, window }))),
+            1..=MAX_BLOCK => Ok(Entry::Marked(Box::new(Marked { until, since: 0, window }))),
             _ => Err(Invalid("a block out of range")),
+        }
+    }
+
+    /// An entry that is in use since an instant, which is not 0, and blocked until another, or not at all (0).
+    pub(crate) fn in_use(since: u64, until: u64, window: Window) -> Result<Self, Invalid> {
+        match (since, until) {
+            (1..=MAX_EXACT, 0..=MAX_BLOCK) => {
+                Ok(Entry::Marked(Box::new(Marked { until, since, window: Some(window) })))
+            }
+            _ => Err(Invalid("an instant out of range")),
         }
     }
 
@@ -97,8 +117,8 @@ impl Entry {
     #[inline(always)]
     pub fn window(&self) -> Option<&Window> {
         match self {
-            Entry::Open(window) => Some(window),
-            Entry::Blocked(blocked) => blocked.window.as_ref(),
+            Entry::Plain(window) => Some(window),
+            Entry::Marked(marked) => marked.window.as_ref(),
         }
     }
 
@@ -106,8 +126,17 @@ impl Entry {
     #[inline(always)]
     pub fn blocked_until(&self) -> u64 {
         match self {
-            Entry::Open(_) => 0,
-            Entry::Blocked(blocked) => blocked.until,
+            Entry::Plain(_) => 0,
+            Entry::Marked(marked) => marked.until,
+        }
+    }
+
+    /// Since when the key is in use, in ms, where a limit that rises has to know it.
+    #[inline(always)]
+    pub fn since(&self) -> Option<u64> {
+        match self {
+            Entry::Plain(_) => None,
+            Entry::Marked(marked) => Some(marked.since).filter(|since| *since > 0),
         }
     }
 
@@ -115,8 +144,8 @@ impl Entry {
     #[inline(always)]
     pub fn blocked_for(&self, now: u64) -> Option<u64> {
         match self {
-            Entry::Open(_) => None,
-            Entry::Blocked(blocked) => blocked.until.checked_sub(now).filter(|ms| *ms > 0),
+            Entry::Plain(_) => None,
+            Entry::Marked(marked) => marked.until.checked_sub(now).filter(|ms| *ms > 0),
         }
     }
 
@@ -124,8 +153,18 @@ impl Entry {
     #[inline(always)]
     pub fn end(&self) -> u64 {
         match self {
-            Entry::Open(window) => window.end(),
-            Entry::Blocked(blocked) => blocked.until.max(blocked.window.as_ref().map_or(0, Window::end)),
+            Entry::Plain(window) => window.end(),
+            Entry::Marked(marked) => {
+                marked.until.max(marked.end_of_use().unwrap_or(marked.window.as_ref().map_or(0, Window::end)))
+            }
+        }
+    }
+
+    /// Since when the key is in use at `now`, if that is remembered.
+    pub(crate) fn in_use_since(&self, now: u64) -> Option<u64> {
+        match self {
+            Entry::Plain(_) => None,
+            Entry::Marked(marked) => marked.end_of_use().filter(|end| now < *end).map(|_| marked.since),
         }
     }
 
@@ -137,6 +176,14 @@ impl Entry {
     /// Decide a request at `now` on what a key holds, if anything. An error when granting would overflow the count.
     #[inline(always)]
     pub fn decide(entry: Option<&Self>, now: u64, request: &Request) -> Result<Verdict, Overflow> {
+        match request.warm_up {
+            None => Self::decide_by_limit(entry, now, request),
+            Some(warm_up) => Self::decide_warming(Warming::new(entry, request, warm_up), now),
+        }
+    }
+
+    #[inline(always)]
+    fn decide_by_limit(entry: Option<&Self>, now: u64, request: &Request) -> Result<Verdict, Overflow> {
         let view = Self::seen(entry, now, request);
         let evaluation = view.evaluate(request);
         let blocked = entry.and_then(|entry| entry.blocked_for(now));
@@ -145,13 +192,38 @@ impl Entry {
         }
         evaluation.check()?;
         let (instant, units) = (view.decision_instant(), evaluation.granted);
-        let counting = Counting { geometry: request.quota.geometry, now, instant, units };
+        let counting = Counting { geometry: request.quota.geometry, now, instant, units, since: 0 };
         Ok(Verdict::Granted(Grant { counting, limit: request.quota.limit, remaining: evaluation.remaining }))
+    }
+
+    #[cold]
+    fn decide_warming(warming: Warming, now: u64) -> Result<Verdict, Overflow> {
+        Ok(match Self::decide_by_limit(warming.entry(), now, &warming.request_at(now))? {
+            Verdict::Granted(mut grant) => {
+                grant.counting.since = warming.since(now, grant.instant());
+                Verdict::Granted(grant)
+            }
+            Verdict::Denied(decision) => Verdict::Denied(warming.completed(now, decision)),
+        })
     }
 
     /// The same decision as it reads while nothing is counted.
     #[inline(always)]
     pub fn peek(entry: Option<&Self>, now: u64, request: &Request) -> Result<Decision, Overflow> {
+        match request.warm_up {
+            None => Self::peek_by_limit(entry, now, request),
+            Some(warm_up) => Self::peek_warming(Warming::new(entry, request, warm_up), now),
+        }
+    }
+
+    #[cold]
+    fn peek_warming(warming: Warming, now: u64) -> Result<Decision, Overflow> {
+        let decision = Self::peek_by_limit(warming.entry(), now, &warming.request_at(now))?;
+        Ok(warming.completed(now, decision))
+    }
+
+    #[inline(always)]
+    fn peek_by_limit(entry: Option<&Self>, now: u64, request: &Request) -> Result<Decision, Overflow> {
         let view = Self::seen(entry, now, request);
         let evaluation = view.evaluate(request);
         match entry.and_then(|entry| entry.blocked_for(now)) {
@@ -170,6 +242,31 @@ impl Entry {
         dated: Option<u64>,
         request: &Request,
     ) -> Result<Recording, Overflow> {
+        match request.warm_up {
+            None => Self::record_by_limit(entry, now, dated, request),
+            Some(warm_up) => Self::record_warming(Warming::new(entry, request, warm_up), now, dated),
+        }
+    }
+
+    #[cold]
+    fn record_warming(warming: Warming, now: u64, dated: Option<u64>) -> Result<Recording, Overflow> {
+        Ok(match Self::record_by_limit(warming.entry(), now, dated, &warming.request_at(now))? {
+            Recording::Counted(mut record) => {
+                record.counting.since = warming.since(now, record.instant());
+                record.limit = warming.limit();
+                Recording::Counted(record)
+            }
+            Recording::Dropped(decision) => Recording::Dropped(warming.completed(now, decision)),
+        })
+    }
+
+    #[inline(always)]
+    fn record_by_limit(
+        entry: Option<&Self>,
+        now: u64,
+        dated: Option<u64>,
+        request: &Request,
+    ) -> Result<Recording, Overflow> {
         let geometry = request.quota.geometry;
         let view = Self::seen(entry, now, request);
         let evaluation = view.evaluate(request);
@@ -178,7 +275,7 @@ impl Entry {
             Some(instant) => {
                 let subinterval = geometry.subinterval_at(instant);
                 if subinterval < view.oldest() || geometry.end_of(subinterval) <= now {
-                    return Self::peek(entry, now, request).map(Recording::Dropped);
+                    return Self::peek_by_limit(entry, now, request).map(Recording::Dropped);
                 }
                 (instant, view.held_at(instant))
             }
@@ -186,13 +283,22 @@ impl Entry {
         if request.cost > MAX_EXACT - held {
             return Err(Overflow);
         }
-        let counting = Counting { geometry, now, instant, units: request.cost };
-        Ok(Recording::Counted(Record { counting, request: *request, fits: evaluation.granted > 0 }))
+        let counting = Counting { geometry, now, instant, units: request.cost, since: 0 };
+        let (limit, fits) = (request.quota.limit, evaluation.granted > 0);
+        Ok(Recording::Counted(Record { counting, request: *request, limit, fits }))
     }
 
-    /// Count units as they were counted elsewhere: at `now`, in the subinterval of `dated`. Whether they still matter.
+    /// Count units as they were counted elsewhere: at `now`, in the subinterval of `dated`; `since` is there where that is
+    /// since when the key is in use. Whether they still matter.
     #[inline(always)]
-    pub fn count(&mut self, geometry: Geometry, now: u64, dated: u64, units: u64) -> Result<bool, Overflow> {
+    pub fn count(
+        &mut self,
+        geometry: Geometry,
+        now: u64,
+        dated: u64,
+        units: u64,
+        since: Option<u64>,
+    ) -> Result<bool, Overflow> {
         let view = View::new(self.window(), geometry, now);
         if geometry.subinterval_at(dated) < view.oldest() {
             return Ok(false);
@@ -202,7 +308,7 @@ impl Entry {
         if units > MAX_EXACT.saturating_sub(total) && units > MAX_EXACT - view.held_at(dated) {
             return Err(Overflow);
         }
-        Counting { geometry, now, instant: dated, units }.apply(self);
+        Counting { geometry, now, instant: dated, units, since: since.unwrap_or(0) }.apply(self);
         Ok(true)
     }
 
@@ -225,30 +331,40 @@ impl Entry {
         if let Some(window) = self.window_mut().filter(|_| given > 0) {
             window.refund(given, age, now);
         }
-        if let Entry::Blocked(blocked) = self {
-            blocked.window.take_if(|window| window.end() == 0);
+        if let Entry::Marked(_) = self {
+            self.change_marks(|marked| {
+                if marked.window.take_if(|window| window.end() == 0).is_some() {
+                    marked.since = 0;
+                }
+            });
         }
         given
     }
 
     /// Block until an instant, in ms, whatever the block was before.
     pub fn block(&mut self, until: u64) {
-        match self {
-            Entry::Open(_) => {
-                if let Entry::Open(window) = mem::take(self) {
-                    let window = Some(window).filter(|window| window.end() > 0);
-                    *self = Entry::Blocked(Box::new(Blocked { until, window }));
-                }
-            }
-            Entry::Blocked(blocked) => blocked.until = until,
-        }
+        self.change_marks(|marked| marked.until = until);
     }
 
     /// Lift the block, if there is one.
     pub fn unblock(&mut self) {
-        if let Entry::Blocked(blocked) = self {
-            *self = blocked.window.take().map_or_else(Self::default, Entry::Open);
+        if let Entry::Marked(_) = self {
+            self.change_marks(|marked| marked.until = 0);
         }
+    }
+
+    fn change_marks(&mut self, change: impl FnOnce(&mut Marked)) {
+        let mut marked = match mem::take(self) {
+            Entry::Plain(window) => {
+                Box::new(Marked { until: 0, since: 0, window: Some(window).filter(|window| window.end() > 0) })
+            }
+            Entry::Marked(marked) => marked,
+        };
+        change(&mut marked);
+        *self = match marked.until == 0 && marked.since == 0 {
+            true => marked.window.map_or_else(Self::default, Entry::Plain),
+            false => Entry::Marked(marked),
+        };
     }
 
     /// Bytes this takes, with what it has allocated.
@@ -256,10 +372,10 @@ impl Entry {
     pub fn bytes(&self) -> usize {
         let own = mem::size_of::<Self>();
         match self {
-            Entry::Open(window) => window.bytes() - mem::size_of::<Window>() + own,
-            Entry::Blocked(blocked) => {
-                let heap = blocked.window.as_ref().map_or(0, |window| window.bytes() - mem::size_of::<Window>());
-                own + mem::size_of::<Blocked>() + heap
+            Entry::Plain(window) => window.bytes() - mem::size_of::<Window>() + own,
+            Entry::Marked(marked) => {
+                let heap = marked.window.as_ref().map_or(0, |window| window.bytes() - mem::size_of::<Window>());
+                own + mem::size_of::<Marked>() + heap
             }
         }
     }
@@ -267,18 +383,18 @@ impl Entry {
     /// How many allocations there are to free, with this one.
     pub fn allocations(&self) -> usize {
         let lists = self.window().is_some_and(|window| window.counts.heap_bytes() > 0);
-        1 + usize::from(matches!(self, Entry::Blocked(_))) + usize::from(lists)
+        1 + usize::from(matches!(self, Entry::Marked(_))) + usize::from(lists)
     }
 
     /// Move the allocations (defragmentation).
     pub fn relocate(
         &mut self,
-        block: impl FnOnce(Box<Blocked>) -> Box<Blocked>,
+        marks: impl FnOnce(Box<Marked>) -> Box<Marked>,
         counts: impl FnOnce(Box<[u64]>) -> Box<[u64]>,
     ) {
-        if let Entry::Blocked(_) = self {
-            if let Entry::Blocked(blocked) = mem::take(self) {
-                *self = Entry::Blocked(block(blocked));
+        if let Entry::Marked(_) = self {
+            if let Entry::Marked(marked) = mem::take(self) {
+                *self = Entry::Marked(marks(marked));
             }
         }
         if let Some(window) = self.window_mut() {
@@ -288,9 +404,18 @@ impl Entry {
 
     fn window_mut(&mut self) -> Option<&mut Window> {
         match self {
-            Entry::Open(window) => Some(window),
-            Entry::Blocked(blocked) => blocked.window.as_mut(),
+            Entry::Plain(window) => Some(window),
+            Entry::Marked(marked) => marked.window.as_mut(),
         }
+    }
+}
+
+impl Marked {
+    /// Where it is remembered since when the key is in use, it is in use until nothing has counted for a window: who waits
+    /// with a high cost until nothing counts would find it cold again and again.
+    fn end_of_use(&self) -> Option<u64> {
+        let window = self.window.as_ref().filter(|_| self.since > 0)?;
+        Some(window.end() + window.geometry().window())
     }
 }
 
@@ -308,6 +433,12 @@ impl Grant {
     /// The instant at which they count: the decision instant, in ms.
     pub fn instant(&self) -> u64 {
         self.counting.instant
+    }
+
+    /// Since when the key is in use, if it comes into use with them and remembers it.
+    #[inline(always)]
+    pub fn since(&self) -> Option<u64> {
+        self.counting.since()
     }
 
     /// Count them; the decision as it reads once they are.
@@ -336,6 +467,12 @@ impl Record {
         self.counting.instant
     }
 
+    /// Since when the key is in use, if it comes into use with them and remembers it.
+    #[inline(always)]
+    pub fn since(&self) -> Option<u64> {
+        self.counting.since()
+    }
+
     /// Whether the window denies them.
     pub fn is_denied(&self) -> bool {
         !self.fits
@@ -344,32 +481,57 @@ impl Record {
     /// Count them; the decision as it reads once they are.
     #[inline(always)]
     pub fn apply(self, entry: &mut Entry) -> Decision {
-        let Self { counting, request, fits } = self;
+        let Self { counting, request, limit: whole, fits } = self;
         let (now, units) = (counting.now, counting.units);
         let blocked = entry.blocked_for(now);
         let window = counting.apply(entry);
         let view = View::new(Some(window), window.geometry(), now);
-        let remaining = view.remaining(&request);
+        let Quota { limit, geometry } = request.quota;
+        let remaining = view.remaining(limit, request.strict);
         // Behind a block there may be headroom for as much again.
         let granted = if fits && blocked.is_none() { units } else { 0 };
         let retry_after = if granted > 0 || remaining >= units { Some(0) } else { view.retry_after(&request) };
-        let (limit, reset_after) = (request.quota.limit, view.reset_after());
-        Decision { granted, limit, remaining, retry_after, reset_after }.blocked_for(blocked)
+        let reset_after = view.reset_after();
+        let decision = Decision { granted, limit, remaining, retry_after, reset_after }.blocked_for(blocked);
+        match request.warm_up {
+            None => decision,
+            Some(warm_up) => {
+                let request = Request { quota: Quota { limit: whole, geometry }, ..request };
+                Warming::new(Some(entry), &request, warm_up).completed(now, decision)
+            }
+        }
     }
 }
 
 impl Counting {
     #[inline(always)]
+    fn since(&self) -> Option<u64> {
+        Some(self.since).filter(|since| *since > 0)
+    }
+
+    #[inline(always)]
     fn apply(self, entry: &mut Entry) -> &Window {
+        if self.since > 0 || matches!(entry, Entry::Marked(_)) {
+            self.mark_use(entry);
+        }
         let window = match entry {
-            Entry::Open(window) => window,
-            Entry::Blocked(blocked) => blocked.window.get_or_insert_with(|| Window::new(self.geometry)),
+            Entry::Plain(window) => window,
+            Entry::Marked(marked) => marked.window.get_or_insert_with(|| Window::new(self.geometry)),
         };
         if let Some(replacement) = View::new(Some(window), self.geometry, self.now).replacement() {
             *window = replacement;
         }
         window.count(self.instant, self.units);
         window
+    }
+
+    /// Remember since when the key is in use, or that it is not known, if it comes into use.
+    #[inline(never)]
+    fn mark_use(&self, entry: &mut Entry) {
+        let counts_nothing = || View::new(entry.window(), self.geometry, self.now).reset_after() == 0;
+        if self.since > 0 || entry.in_use_since(self.now).is_none() && counts_nothing() {
+            entry.change_marks(|marked| marked.since = self.since);
+        }
     }
 }
 

@@ -20,7 +20,7 @@
 //! use swlimit_window::{Request, Entry, Geometry, Quota, Verdict};
 //!
 //! let quota = Quota { limit: 100, geometry: Geometry::new(60_000, 5_000).unwrap() };
-//! let request = Request { quota, cost: 1, partial: false, strict: false };
+//! let request = Request { quota, cost: 1, partial: false, strict: false, warm_up: None };
 //! let mut entry = Entry::default();
 //! let Ok(Verdict::Granted(grant)) = Entry::decide(Some(&entry), 1_700_000_000_000, &request) else { panic!() };
 //! let decision = grant.apply(&mut entry);
@@ -43,12 +43,14 @@ mod tests;
 #[cfg(test)]
 mod vectors;
 mod view;
+mod warm_up;
 mod window;
 
 pub use codec::{decode, encode, VERSION};
 pub use counts::Count;
 pub use duration::{duration, duration_or_zero, integer, short_digits};
-pub use entry::{Blocked, Entry, Grant, Record, Recording, Verdict, MAX_BLOCK};
+pub use entry::{Entry, Grant, Marked, Record, Recording, Verdict, MAX_BLOCK};
 pub use geometry::{Geometry, GeometryError, MAX_EXACT, MAX_SUBINTERVALS, MAX_WINDOW};
 pub use quota::{part, Decision, Overflow, Quota, Request};
+pub use warm_up::WarmUp;
 pub use window::{Invalid, Window};

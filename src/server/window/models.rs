@@ -61,7 +61,7 @@ impl Windows {
 
     fn request(&self, cost: u64, partial: bool) -> Request {
         let quota = Quota { limit: self.limit, geometry: self.geometry() };
-        Request { quota, cost, partial, strict: self.strict }
+        Request { quota, cost, partial, strict: self.strict, warm_up: None }
     }
 
     /// The start of the subinterval in which all happens.

@@ -1,6 +1,7 @@
 //! Quotas, requests and decisions.
 
 use crate::geometry::Geometry;
+use crate::warm_up::WarmUp;
 
 /// `limit window resolution`: units admitted per window.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -28,6 +29,8 @@ pub struct Request {
     pub partial: bool,
     /// Count the trailing subinterval whole, so that no span of the window ever sees more than the limit.
     pub strict: bool,
+    /// How the limit rises after idleness.
+    pub warm_up: Option<WarmUp>,
 }
 
 impl Request {
@@ -46,7 +49,7 @@ impl Request {
 pub struct Decision {
     /// Units granted; 0 = denied.
     pub granted: u64,
-    /// The quota's limit.
+    /// The quota's limit; with a warm-up what is in force of it.
     pub limit: u64,
     /// Units still available.
     pub remaining: u64,

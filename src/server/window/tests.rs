@@ -19,12 +19,13 @@ pub(super) struct Log {
     resolution: u64,
     events: Vec<(u64, u64)>,
     blocked_until: u64,
+    since: Option<u64>,
 }
 
 impl Log {
     /// Nothing is blocked.
     pub(super) fn of(window: u64, resolution: u64, events: Vec<(u64, u64)>) -> Self {
-        Self { window, resolution, events, blocked_until: 0 }
+        Self { window, resolution, events, blocked_until: 0, since: None }
     }
 
     fn newest(&self) -> u64 {
@@ -42,7 +43,7 @@ impl Log {
     /// The log that a request at another window and resolution sees, and the instant it decides at.
     fn seen(&self, window: u64, resolution: u64, now: u64) -> (Self, u64) {
         let decided = now.max(self.newest());
-        let mut seen = Self { window, resolution, events: vec![], blocked_until: self.blocked_until };
+        let mut seen = Self { window, resolution, events: vec![], ..*self };
         if now >= self.end() {
             return (seen, now);
         }
@@ -78,26 +79,69 @@ impl Log {
         u128::from(full) * u128::from(self.resolution) + u128::from(trailing) * u128::from(weight)
     }
 
+    /// Whether nothing counts, nor will.
+    fn is_idle(&self, now: u64, request: &Request) -> bool {
+        Log { blocked_until: 0, ..self.clone() }.reset_after(now, request) == 0
+    }
+
+    /// What is in force of the limit: the largest whole number that is at most L·(p + (n − 1)·t) / (n·p).
+    fn limit(&self, now: u64, request: &Request) -> u64 {
+        let limit = request.quota.limit;
+        let Some(warm_up) = request.warm_up else { return limit };
+        let (duration, cold) = (warm_up.duration(), warm_up.cold());
+        let part = |used_for: u64| {
+            let is_at_most = |whole: &u64| whole * cold * duration <= limit * (duration + (cold - 1) * used_for);
+            (1..=limit).rev().find(is_at_most).unwrap_or(limit.min(1))
+        };
+        let geometry = request.quota.geometry;
+        let (_, decided) = self.seen(geometry.window(), geometry.resolution(), now);
+        let is_idle = self.is_idle(now, request);
+        let risen = match self.since.filter(|_| self.is_in_use(now)).map(|since| decided.saturating_sub(since)) {
+            Some(used_for) if used_for < duration => part(used_for),
+            None if is_idle => part(0),
+            _ => limit,
+        };
+        match is_idle && !request.partial && request.cost <= limit {
+            true => risen.max(request.cost),
+            false => risen,
+        }
+    }
+
+    /// Whether it is remembered since when the key is in use, and something has counted within a window.
+    fn is_in_use(&self, now: u64) -> bool {
+        self.since.is_some() && now < self.end() + self.window
+    }
+
+    /// Whether the key comes into use, if a unit is counted.
+    fn comes_into_use(&self, now: u64, request: &Request) -> bool {
+        self.is_idle(now, request) && !self.is_in_use(now)
+    }
+
     /// Whether so many units fit, in the eyes of the window alone.
     fn fits(&self, now: u64, units: u64, request: &Request) -> bool {
+        self.fits_into(self.limit(now, request), now, units, request)
+    }
+
+    fn fits_into(&self, limit: u64, now: u64, units: u64, request: &Request) -> bool {
         let geometry = request.quota.geometry;
         let (seen, decided) = self.seen(geometry.window(), geometry.resolution(), now);
         let resolution = u128::from(geometry.resolution());
-        seen.scaled_estimate(decided, request.strict) + u128::from(units) * resolution
-            <= u128::from(request.quota.limit) * resolution
+        seen.scaled_estimate(decided, request.strict) + u128::from(units) * resolution <= u128::from(limit) * resolution
     }
 
     fn blocked(&self, now: u64) -> bool {
         now < self.blocked_until
     }
 
-    fn remaining(&self, now: u64, request: &Request) -> u64 {
-        let fits = |units: &u64| !self.blocked(now) && self.fits(now, *units, request);
-        (0..=request.quota.limit).rev().find(fits).unwrap_or(0)
+    /// What remains of a limit.
+    fn remaining(&self, limit: u64, now: u64, request: &Request) -> u64 {
+        let fits = |units: &u64| !self.blocked(now) && self.fits_into(limit, now, *units, request);
+        (0..=limit).rev().find(fits).unwrap_or(0)
     }
 
     pub(super) fn decide(&self, now: u64, request: &Request) -> Decision {
-        let remaining = self.remaining(now, request);
+        let limit = self.limit(now, request);
+        let remaining = self.remaining(limit, now, request);
         let granted = match request.partial {
             true => remaining.min(request.cost),
             false if !self.blocked(now) && self.fits(now, request.cost, request) => request.cost,
@@ -105,7 +149,7 @@ impl Log {
         };
         Decision {
             granted,
-            limit: request.quota.limit,
+            limit,
             remaining,
             retry_after: if granted > 0 { Some(0) } else { self.retry_after(now, request) },
             reset_after: self.reset_after(now, request),
@@ -161,6 +205,9 @@ impl Log {
             }
         }
         events.retain(|(_, held)| *held > 0);
+        if events.is_empty() {
+            self.since = None;
+        }
         self.events = events;
         units - left
     }
@@ -208,7 +255,7 @@ fn count(entry: &mut Entry, now: u64, geometry: Geometry, cost: u64) {
 }
 
 fn request_of(limit: u64, geometry: Geometry, cost: u64) -> Request {
-    Request { quota: Quota { limit, geometry }, cost, partial: false, strict: false }
+    Request { quota: Quota { limit, geometry }, cost, partial: false, strict: false, warm_up: None }
 }
 
 fn geometry(window: u64, resolution: u64) -> Geometry {
@@ -234,6 +281,19 @@ enum Dated {
     Ago(u64),
 }
 
+/// Mostly one, so that the limit rises from request to request.
+fn warm_ups() -> impl Strategy<Value = Option<WarmUp>> + Clone {
+    prop_oneof![
+        3 => Just((0, 3)),
+        6 => Just((100, 3)),
+        1 => Just((300, 2)),
+        1 => Just((1, 5)),
+        1 => Just((37, 1000)),
+        1 => Just((20, 7)),
+    ]
+    .prop_map(|(duration, cold)| WarmUp::new(duration, cold))
+}
+
 /// Something to do, at how many ms after the step before it, with one of a few geometries.
 fn steps() -> impl Strategy<Value = Vec<(Step, i64)>> {
     // Mostly one geometry, so that its window fills.
@@ -245,10 +305,10 @@ fn steps() -> impl Strategy<Value = Vec<(Step, i64)>> {
         1 => Just((12, 12)),
         1 => Just((40, 20)),
     ];
-    let requests = (0..30u64, geometries, 1..12u64, any::<bool>(), any::<bool>()).prop_map(
-        |(limit, (window, resolution), cost, partial, strict)| {
+    let requests = (0..30u64, geometries, 1..12u64, any::<bool>(), any::<bool>(), warm_ups()).prop_map(
+        |(limit, (window, resolution), cost, partial, strict, warm_up)| {
             let quota = Quota { limit, geometry: geometry(window, resolution) };
-            Request { quota, cost, partial, strict }
+            Request { quota, cost, partial, strict, warm_up }
         },
     );
     let dated = prop_oneof![2 => Just(Dated::No), 2 => Just(Dated::Now), 1 => (0..70u64).prop_map(Dated::Ago)];
@@ -287,11 +347,15 @@ proptest! {
                         Verdict::Denied(_) => prop_assert_eq!(expected.granted, 0),
                         Verdict::Granted(grant) => {
                             prop_assert_eq!((grant.units(), grant.instant()), (expected.granted, decided));
+                            if log.comes_into_use(now, &request) {
+                                seen.since = request.warm_up.map(|_| decided.max(1));
+                                prop_assert_eq!(grant.since(), seen.since);
+                            }
                             seen.count(decided, grant.units());
                             log = seen;
                             let after = grant.apply(&mut entry);
-                            let counted = log.decide(now, &request);
-                            let (remaining, reset_after) = (counted.remaining, counted.reset_after);
+                            let remaining = log.remaining(expected.limit, now, &request);
+                            let reset_after = log.reset_after(now, &request);
                             prop_assert_eq!(after, Decision { remaining, reset_after, ..expected });
                         }
                     }
@@ -314,11 +378,17 @@ proptest! {
                             prop_assert!(matters);
                             let denied = !before_unblocked(&log, now, &request);
                             prop_assert_eq!((record.instant(), record.is_denied()), (instant, denied));
+                            if log.comes_into_use(now, &request) {
+                                seen.since = request.warm_up.map(|_| instant.max(1));
+                                prop_assert_eq!(record.since(), seen.since);
+                            }
                             seen.count(instant, request.cost);
                             log = seen;
-                            let expected = log.decide(now, &request);
-                            let retry_after = if before.granted > 0 { Some(0) } else { expected.retry_after };
-                            let expected = Decision { granted: before.granted, retry_after, ..expected };
+                            let Decision { granted, limit, .. } = before;
+                            let retry_after = if granted > 0 { Some(0) } else { log.retry_after(now, &request) };
+                            let remaining = log.remaining(limit, now, &request);
+                            let reset_after = log.reset_after(now, &request);
+                            let expected = Decision { granted, limit, remaining, retry_after, reset_after };
                             prop_assert_eq!(record.apply(&mut entry), expected);
                         }
                     }
@@ -336,9 +406,10 @@ proptest! {
                 }
             }
             prop_assert_eq!(counts_of(&entry), log.counts());
-            prop_assert_eq!(entry.blocked_until(), log.blocked_until);
+            prop_assert_eq!((entry.blocked_until(), entry.since()), (log.blocked_until, log.since));
             prop_assert_eq!(entry.blocked_for(now), log.blocked_until.checked_sub(now).filter(|ms| *ms > 0));
-            prop_assert_eq!(entry.end(), log.end().max(log.blocked_until));
+            let end_of_use = log.end() + if log.since.is_some() { log.window } else { 0 };
+            prop_assert_eq!(entry.end(), end_of_use.max(log.blocked_until));
             if let Some(window) = entry.window().filter(|window| window.end() > 0) {
                 prop_assert_eq!(window.newest(), log.newest());
                 prop_assert_eq!(window.total(), log.events.iter().map(|(_, units)| units).sum::<u64>());
@@ -346,7 +417,8 @@ proptest! {
             }
             if entry.end() > 0 {
                 let decoded = decode(VERSION, &encode(&entry)).unwrap();
-                prop_assert_eq!((counts_of(&decoded), decoded.blocked_until()), (counts_of(&entry), entry.blocked_until()));
+                let all = |entry: &Entry| (counts_of(entry), entry.blocked_until(), entry.since());
+                prop_assert_eq!(all(&decoded), all(&entry));
                 prop_assert_eq!(encode(&decoded), encode(&entry));
             } else {
                 entry = Entry::default();
@@ -406,7 +478,7 @@ proptest! {
         let (mut entry, mut now, mut grants) = (Entry::default(), 1_000, vec![]);
         for (elapsed, cost, partial) in requests {
             now += elapsed;
-            let decision = allow(&mut entry, now, &Request { quota, cost, partial, strict }).unwrap();
+            let decision = allow(&mut entry, now, &Request { quota, cost, partial, strict, warm_up: None }).unwrap();
             grants.push((now, decision.granted));
         }
         let most_in = |span: u64| -> u64 {
@@ -672,7 +744,7 @@ fn memory_is_for_counts_not_for_subintervals() {
     }
     assert_eq!((entry.bytes(), entry.allocations()), (32 + 21 * 8, 2));
     entry.block(6_000_000);
-    assert_eq!((entry.bytes(), entry.allocations()), (32 + 40 + 21 * 8, 3));
+    assert_eq!((entry.bytes(), entry.allocations()), (32 + 48 + 21 * 8, 3));
     entry.unblock();
     assert_eq!((entry.bytes(), entry.allocations()), (32 + 21 * 8, 2));
 }
@@ -695,9 +767,20 @@ fn values_of_each_layout() {
     assert_eq!((blocked.blocked_until(), counts_of(&blocked)), (1_700_000_000_000, counts_of(&entry)));
     assert_eq!(encode(&blocked), both);
 
+    let used = [&[0, 3, 0x80, 0xd0, 0x95, 0xff, 0xbc, 0x31, 0][..], &bytes].concat();
+    let in_use = decode(1, &used).unwrap();
+    assert_eq!(
+        (in_use.since(), in_use.blocked_until(), counts_of(&in_use)),
+        (Some(1_700_000_000_000), 0, counts_of(&entry))
+    );
+    assert_eq!(encode(&in_use), used);
+    assert_eq!((in_use.bytes(), entry.bytes()), (48 + entry.bytes(), 32 + 16));
+
     let refused = |version, bytes: &[u8]| decode(version, bytes).unwrap_err().0;
     assert_eq!(refused(2, &bytes), "an encoding version that this module does not know");
-    assert_eq!(refused(1, &[0, 3, 1]), "a layout that this module does not know");
+    assert_eq!(refused(1, &[0, 4, 1]), "a layout that this module does not know");
+    assert_eq!(refused(1, &[&[0, 3, 0, 0][..], &bytes].concat()), "an instant out of range");
+    assert_eq!(refused(1, &[0, 3, 1, 0]), "bytes missing");
     assert_eq!(refused(1, &[0, 2, 0]), "a block out of range");
     assert_eq!(refused(1, &[0, 2]), "bytes missing");
     assert_eq!(refused(1, &[0]), "bytes missing");

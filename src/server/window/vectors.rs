@@ -14,8 +14,8 @@ fn geometry(of: &Value) -> Geometry {
     Geometry::new(of["window"].as_u64().unwrap(), of["resolution"].as_u64().unwrap()).unwrap()
 }
 
-/// An entry that holds the counts of `stored`, and a block.
-fn entry(stored: &Value, blocked_until: u64) -> Entry {
+/// An entry that holds the counts of `stored`, a block, and since when it is in use.
+fn entry(stored: &Value, blocked_until: u64, since: Option<u64>) -> Entry {
     let counts = stored["counts"].as_array().filter(|counts| !counts.is_empty());
     let mut entry = counts.map_or_else(Entry::default, |counts| {
         let geometry = geometry(stored);
@@ -23,7 +23,8 @@ fn entry(stored: &Value, blocked_until: u64) -> Entry {
             subinterval: geometry.subinterval_at(count[0].as_u64().unwrap()),
             units: count[1].as_u64().unwrap(),
         });
-        Window::with_counts(geometry, counts).unwrap().into()
+        let window = Window::with_counts(geometry, counts).unwrap();
+        since.map_or_else(|| window.clone().into(), |since| Entry::in_use(since, 0, window.clone()).unwrap())
     });
     if blocked_until > 0 {
         entry.block(blocked_until);
@@ -45,8 +46,11 @@ fn decisions() {
         let integer = |field: &str| request[field].as_u64().unwrap();
         let flag = |field: &str| request[field].as_bool().unwrap();
         let quota = Quota { limit: integer("limit"), geometry: geometry(request) };
-        let request = Request { quota, cost: integer("cost"), partial: flag("partial"), strict: flag("strict") };
-        let entry = entry(&case["stored"], case["blocked_until"].as_u64().unwrap());
+        let cold = request["cold"].as_u64().unwrap_or(WarmUp::COLD);
+        let warm_up = request["warm_up"].as_u64().map(|duration| WarmUp::new(duration, cold).unwrap());
+        let (partial, strict) = (flag("partial"), flag("strict"));
+        let request = Request { quota, cost: integer("cost"), partial, strict, warm_up };
+        let entry = entry(&case["stored"], case["blocked_until"].as_u64().unwrap(), case["since"].as_u64());
         let decision = Entry::peek(Some(&entry), case["now"].as_u64().unwrap(), &request).unwrap();
         assert_eq!(integers(decision), case["decision"], "{case}");
     }
@@ -96,6 +100,7 @@ fn reply(entry: &mut Entry, now: u64, words: &[&str]) -> Result<Value, Overflow>
         cost: option("COST").unwrap_or(1),
         partial: words.contains(&"PARTIAL"),
         strict: words.contains(&"STRICT"),
+        warm_up: option("WARMUP").map(|ms| WarmUp::new(ms, option("COLD").unwrap_or(WarmUp::COLD)).unwrap()),
     };
     let begin_block = |entry: &mut Entry, decision: Decision, is_denied: bool| {
         let block = option("BLOCK").filter(|_| is_denied && blocked.is_none());
@@ -148,7 +153,7 @@ fn encodings() {
         let hex = case["value"].as_str().unwrap();
         let byte = |at| u8::from_str_radix(&hex[at..at + 2], 16).unwrap();
         let value: Vec<u8> = (0..hex.len()).step_by(2).map(byte).collect();
-        let expected = entry(&case, case["blocked_until"].as_u64().unwrap());
+        let expected = entry(&case, case["blocked_until"].as_u64().unwrap(), case["since"].as_u64());
         assert_eq!(encode(&expected), value, "{case}");
         assert_eq!(encode(&decode(VERSION, &value).unwrap()), value, "{case}");
     }

@@ -103,10 +103,10 @@ impl<'a> View<'a> {
         Decision { granted, limit: request.quota.limit, remaining, retry_after, reset_after: self.reset_after() }
     }
 
-    /// Units that are still available.
+    /// Units of a limit that are still available.
     #[inline(always)]
-    pub fn remaining(&self, request: &Request) -> u64 {
-        request.quota.limit.saturating_sub(self.usage(self.decision_instant(), request.strict).estimate)
+    pub fn remaining(&self, limit: u64, strict: bool) -> u64 {
+        limit.saturating_sub(self.usage(self.decision_instant(), strict).estimate)
     }
 
     /// The oldest subinterval, of the request's geometry, in which something may still be counted.
@@ -228,7 +228,7 @@ impl<'a> View<'a> {
 }
 
 /// The first of a range for which `is_true` holds, which then holds for the rest; or the range's end.
-fn first(range: Range<u64>, is_true: impl Fn(u64) -> bool) -> u64 {
+pub(crate) fn first(range: Range<u64>, is_true: impl Fn(u64) -> bool) -> u64 {
     let Range { start: mut low, end: mut high } = range;
     while low < high {
         let middle = low + (high - low) / 2;
@@ -242,7 +242,7 @@ fn first(range: Range<u64>, is_true: impl Fn(u64) -> bool) -> u64 {
 }
 
 /// `⌊a·b / c⌋`, where that is at most 2^64 − 1.
-fn scale(a: u64, b: u64, c: u64) -> u64 {
+pub(crate) fn scale(a: u64, b: u64, c: u64) -> u64 {
     match a.checked_mul(b) {
         Some(product) => product / c,
         None => (u128::from(a) * u128::from(b) / u128::from(c)) as u64,

@@ -197,7 +197,13 @@ impl Limiter {
     /// A request with this limiter's quota.
     pub(crate) fn demand(&self, request: &Request<'_>) -> Demand {
         let (cost, partial) = (request.cost, request.partial);
-        let exact = swlimit_window::Request { quota: self.0.quota.exact(), cost, partial, strict: self.0.strict };
+        let exact = swlimit_window::Request {
+            quota: self.0.quota.exact(),
+            cost,
+            partial,
+            strict: self.0.strict,
+            warm_up: None,
+        };
         Demand { exact, block: self.0.block }
     }
 

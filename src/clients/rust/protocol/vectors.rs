@@ -41,7 +41,8 @@ fn demand(of: &Value) -> Demand {
     let geometry = Geometry::new(number(of, "window"), number(of, "resolution")).unwrap();
     let quota = Quota { limit: number(of, "limit"), geometry };
     let option = |name: &str| of[name].as_bool().unwrap_or_default();
-    let exact = Request { quota, cost: number(of, "cost"), partial: option("partial"), strict: option("strict") };
+    let (partial, strict) = (option("partial"), option("strict"));
+    let exact = Request { quota, cost: number(of, "cost"), partial, strict, warm_up: None };
     Demand { exact, block: of["block"].as_u64().filter(|block| *block > 0) }
 }
 

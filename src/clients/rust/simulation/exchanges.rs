@@ -143,7 +143,8 @@ impl Exchanges {
                     let Units::Granted(units) = Entry::decide(Some(&state.rate), now, &demand).unwrap() else {
                         panic!("there is room for all")
                     };
-                    let of = Reserved::Rate { instant: units.instant(), geometry: demand.quota.geometry };
+                    let of =
+                        Reserved::Rate { instant: units.instant(), geometry: demand.quota.geometry, warms_up: false };
                     let _ = units.apply(&mut state.rate);
                     Box::from([Reservation { key: KeyDigest::of(b"rate"), units: 1, of }])
                 });

@@ -1,4 +1,4 @@
-//! `SWLIMIT.ACQUIRE key limit window resolution timeout [COST n] [STRICT]`
+//! `SWLIMIT.ACQUIRE key limit window resolution timeout [COST n] [STRICT] [WARMUP duration [COLD n]]`
 
 use swlimit_window::{Entry, Quota, Request, Verdict};
 
@@ -22,8 +22,9 @@ impl Parse for AcquireArguments {
         words.word()?;
         let quota: Quota = words.quota(max_subintervals)?;
         let timeout = words.duration_or_zero("timeout")?;
-        let Options { cost, strict, .. } = words.options(&[Keyword::Cost, Keyword::Strict])?;
-        Ok(Self { request: Request { quota, cost, partial: false, strict }, timeout })
+        let options = words.options(&[Keyword::Cost, Keyword::Strict, Keyword::WarmUp, Keyword::Cold])?;
+        let Options { cost, strict, .. } = options;
+        Ok(Self { request: Request { quota, cost, partial: false, strict, warm_up: options.warm_up() }, timeout })
     }
 }
 
@@ -46,6 +47,7 @@ impl Command for Acquire {
             Parameter::string(c"timeout"),
             request::COST,
             request::STRICT,
+            request::WARM_UP,
         ],
     };
 

@@ -1,5 +1,5 @@
 //! `SWLIMIT.ADMIT numkeys key [key …] clause [clause …] [STRICT] [AT unix-ms]`, a clause being `RATE limit window resolution
-//! cost`, `HOLD limit ttl id cost` or `BUDGET limit until cost`.
+//! cost [WARMUP duration [COLD n]]`, `HOLD limit ttl id cost` or `BUDGET limit until cost`.
 //!
 //! The first HOLD clause's hold remembers what is taken with it: asked again with that id, nothing is counted again, and
 //! `SWLIMIT.SETTLE` settles it.
@@ -7,7 +7,7 @@
 use swlimit_budget::{self as budgets, Budget};
 use swlimit_effect::Effect;
 use swlimit_hold::{self as holds, Hold, Holds, KeyDigest, Reservation, Reserved};
-use swlimit_window::{integer, Decision, Entry, Quota, Request, Verdict};
+use swlimit_window::{integer, Decision, Entry, Quota, Request, Verdict, WarmUp};
 
 use super::budget::{check_end, count};
 use super::holding;
@@ -27,7 +27,7 @@ pub const MOST_KEYS: usize = 64;
 
 /// What is asked of a key.
 enum Clause {
-    Rate { quota: Quota, cost: u64 },
+    Rate { quota: Quota, cost: u64, warm_up: Option<WarmUp> },
     Hold { limit: u64, ttl: u64, cost: u64 },
     Budget { limit: u64, until: u64, cost: u64 },
 }
@@ -71,11 +71,12 @@ impl Parse for AdmitArguments {
 impl Clause {
     fn parse<'a>(
         kind: &[u8],
-        words: &mut impl Iterator<Item = &'a [u8]>,
+        words: &mut (impl Iterator<Item = &'a [u8]> + Clone),
         max_subintervals: u64,
     ) -> Result<Self, Error> {
         if kind.eq_ignore_ascii_case(b"RATE") {
-            Ok(Clause::Rate { quota: words.quota(max_subintervals)?, cost: words.units("cost")? })
+            let (quota, cost) = (words.quota(max_subintervals)?, words.units("cost")?);
+            Ok(Clause::Rate { quota, cost, warm_up: words.warm_up()? })
         } else if kind.eq_ignore_ascii_case(b"HOLD") {
             let (limit, ttl) = (words.limit()?, words.duration("ttl")?);
             words.id()?;
@@ -129,8 +130,9 @@ enum Outcome {
 impl<'c, 'a> Opened<'c, 'a> {
     fn open(call: &'c Call<'a>, name: &'a Text, placed: &Placed, strict: bool) -> Result<Self, Error> {
         Ok(match placed.clause {
-            Clause::Rate { quota, cost } => {
-                Opened::Rate { key: call.write(name)?, request: Request { quota, cost, partial: false, strict } }
+            Clause::Rate { quota, cost, warm_up } => {
+                let request = Request { quota, cost, partial: false, strict, warm_up };
+                Opened::Rate { key: call.write(name)?, request }
             }
             Clause::Hold { limit, ttl, cost } => {
                 let [id] = call.words(placed.words + 2)?;
@@ -233,8 +235,7 @@ impl Command for Admit {
             Parameter::one_of(
                 c"clause",
                 &[
-                    Parameter::block(c"rate", &[request::LIMIT, request::WINDOW, request::RESOLUTION, request::UNITS])
-                        .after(c"RATE"),
+                    Parameter::block(c"rate", request::QUOTA_AND_COST).after(c"RATE"),
                     Parameter::block(c"hold", &[request::LIMIT, holding::TTL, holding::ID, request::UNITS])
                         .after(c"HOLD"),
                     Parameter::block(c"budget", &[request::LIMIT, Parameter::integer(c"until"), request::UNITS])
@@ -361,14 +362,15 @@ impl<'a> Taking<'_, 'a> {
     ) -> Result<Taken, Error> {
         let Self { call, moment, .. } = *self;
         match (opened, outcome) {
-            (Opened::Rate { key, .. }, Outcome::Rate(grant)) => {
-                let (geometry, units, instant) = (grant.geometry(), grant.units(), grant.instant());
+            (Opened::Rate { key, request }, Outcome::Rate(grant)) => {
+                let (geometry, instant, warms_up) = (grant.geometry(), grant.instant(), request.warm_up.is_some());
+                let effect = request::counted(&grant);
                 let mut change = key.change()?;
                 let decision = grant.apply(change.entry());
                 let expiry = change.done(moment);
-                effects.add(name, Effect::Count { geometry, units, instant, dated: None }, expiry);
+                effects.add(name, effect, expiry);
                 call.notify(c"swlimit.granted", name);
-                Ok((Admitted::Units(decision), Some(Reserved::Rate { instant, geometry })))
+                Ok((Admitted::Units(decision), Some(Reserved::Rate { instant, geometry, warms_up })))
             }
             (Opened::Budget { key, .. }, Outcome::Budget(counted, decision)) => {
                 let until = counted.budget().until();

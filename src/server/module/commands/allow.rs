@@ -1,4 +1,4 @@
-//! `SWLIMIT.ALLOW key limit window resolution [COST n] [PARTIAL] [STRICT] [BLOCK duration] [AT unix-ms]`
+//! `SWLIMIT.ALLOW key limit window resolution [COST n] [PARTIAL] [STRICT] [WARMUP duration [COLD n]] [BLOCK duration] [AT unix-ms]`
 
 use swlimit_effect::Effect;
 use swlimit_window::{Entry, Verdict};
@@ -12,8 +12,15 @@ use crate::server::{Call, Command, Declaration, Keys, Reply};
 pub struct Allow;
 
 impl TakesOptions for Allow {
-    const OPTIONS: &'static [Keyword] =
-        &[Keyword::Cost, Keyword::Partial, Keyword::Strict, Keyword::Block, Keyword::At];
+    const OPTIONS: &'static [Keyword] = &[
+        Keyword::Cost,
+        Keyword::Partial,
+        Keyword::Strict,
+        Keyword::WarmUp,
+        Keyword::Cold,
+        Keyword::Block,
+        Keyword::At,
+    ];
 }
 
 impl Command for Allow {
@@ -35,6 +42,7 @@ impl Command for Allow {
             request::COST,
             request::PARTIAL,
             request::STRICT,
+            request::WARM_UP,
             request::BLOCK,
             request::AT,
         ],

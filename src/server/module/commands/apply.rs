@@ -207,8 +207,8 @@ fn change<'a, V: Value>(
 #[inline(always)]
 fn apply_to_window(entry: &mut Entry, effect: &Effect) -> Result<bool, Overflow> {
     Ok(match *effect {
-        Effect::Count { geometry, units, instant, dated } => {
-            return entry.count(geometry, instant, dated.unwrap_or(instant), units);
+        Effect::Count { geometry, units, instant, dated, since } => {
+            return entry.count(geometry, instant, dated.unwrap_or(instant), units, since);
         }
         Effect::Refund { units, instant, since } => {
             entry.refund(units, since.map(|since| instant - since), instant) > 0

@@ -63,6 +63,7 @@ fn of_window(entry: &Entry, now: u64) -> server::Info {
             ("total", window.map_or(0, Window::total)),
             ("memory", entry.bytes() as u64),
             ("blocked", if blocked > now { blocked } else { 0 }),
+            ("since", entry.since().unwrap_or(0)),
         ],
         counts: Some(window.map_or_else(Vec::new, server::Info::counts_of)),
     }

@@ -1,11 +1,10 @@
-//! `SWLIMIT.MALLOW numkeys key [key …] limit window resolution cost [limit window resolution cost …] [STRICT]
-//! [AT unix-ms]`
+//! `SWLIMIT.MALLOW numkeys key [key …] limit window resolution cost [WARMUP duration [COLD n]] [limit window resolution
+//! cost [WARMUP duration [COLD n]] …] [STRICT] [AT unix-ms]`
 //!
 //! The keys stand side by side, so that a key specification tells servers and clients where they are, without
 //! calling the module: Valkey would call it on an I/O thread, where module code must not run. All keys are in one slot of a cluster.
 
-use swlimit_effect::Effect;
-use swlimit_window::{Decision, Entry, Quota, Request, Verdict};
+use swlimit_window::{Decision, Entry, Quota, Request, Verdict, WarmUp};
 
 use super::request;
 use crate::arguments::{distinct, Keyword, Options, Parse, Words};
@@ -19,12 +18,12 @@ pub struct Mallow;
 /// Where the first key stands among a call's arguments.
 const FIRST_KEY: usize = 2;
 /// `limit window resolution cost`
-const WORDS_PER_QUOTA: usize = 4;
+const FEWEST_WORDS_PER_QUOTA: usize = 4;
 
 /// The quotas of several keys, and options.
 struct MallowArguments {
-    /// The quota and the cost for each key, in order.
-    quotas: Vec<(Quota, u64)>,
+    /// The quota, the cost and the warm-up for each key, in order.
+    quotas: Vec<(Quota, u64, Option<WarmUp>)>,
     options: Options,
 }
 
@@ -32,17 +31,19 @@ impl Parse for MallowArguments {
     fn parse<'a>(mut words: impl Iterator<Item = &'a [u8]>, max_subintervals: u64) -> Result<Self, Error> {
         let numkeys = words.numkeys()?;
         let words: Vec<&[u8]> = words.collect();
-        if words.len() / (1 + WORDS_PER_QUOTA) < numkeys {
+        if words.len() / (1 + FEWEST_WORDS_PER_QUOTA) < numkeys {
             return Err(Error::NumKeys);
         }
         let (keys, words) = words.split_at(numkeys);
-        let (limits, options) = words.split_at(keys.len() * WORDS_PER_QUOTA);
+        let mut words = words.iter().copied();
         let mut quotas = Vec::with_capacity(keys.len());
-        for limit in limits.chunks_exact(WORDS_PER_QUOTA) {
-            let mut words = limit.iter().copied();
-            quotas.push((words.quota(max_subintervals)?, words.units("cost")?));
+        for _ in keys {
+            if words.len() < FEWEST_WORDS_PER_QUOTA {
+                return Err(Error::NumKeys);
+            }
+            quotas.push((words.quota(max_subintervals)?, words.units("cost")?, words.warm_up()?));
         }
-        let options = options.iter().copied().options(&[Keyword::Strict, Keyword::At])?;
+        let options = words.options(&[Keyword::Strict, Keyword::At])?;
         distinct(keys)?;
         Ok(Self { quotas, options })
     }
@@ -63,8 +64,7 @@ impl Command for Mallow {
         parameters: &[
             Parameter::integer(c"numkeys"),
             Parameter::key(c"key").multiple(),
-            Parameter::block(c"limits", &[request::LIMIT, request::WINDOW, request::RESOLUTION, request::UNITS])
-                .multiple(),
+            Parameter::block(c"limits", request::QUOTA_AND_COST).multiple(),
             request::STRICT,
             request::AT,
         ],
@@ -75,14 +75,15 @@ impl Command for Mallow {
         let moment = call.moment(options.at);
         let (names, _) = call.arguments()[FIRST_KEY..].split_at(quotas.len());
         call.check_slots(names)?;
-        let units = quotas.iter().fold(0u64, |units, (_, cost)| units.saturating_add(*cost));
+        let units = quotas.iter().fold(0u64, |units, (_, cost, _)| units.saturating_add(*cost));
 
         let mut keys = call.open(|| names.iter().map(|name| call.write(name)).collect::<Result<Vec<_>, _>>())?;
-        let requests = quotas.iter().map(|(quota, cost)| Request {
+        let requests = quotas.iter().map(|(quota, cost, warm_up)| Request {
             quota: *quota,
             cost: *cost,
             partial: false,
             strict: options.strict,
+            warm_up: *warm_up,
         });
         let mut grants = Vec::with_capacity(keys.len());
         for (key, request) in keys.iter().zip(requests.clone()) {
@@ -103,11 +104,11 @@ impl Command for Mallow {
         let mut decisions = Vec::with_capacity(keys.len());
         let mut effects = Effects::new();
         for (name, (key, grant)) in names.iter().zip(keys.iter_mut().zip(grants)) {
-            let (geometry, units, instant) = (grant.geometry(), grant.units(), grant.instant());
+            let effect = request::counted(&grant);
             let mut change = key.change()?;
             decisions.push(grant.apply(change.entry()));
             let expiry = change.done(moment);
-            effects.add(name, Effect::Count { geometry, units, instant, dated: None }, expiry);
+            effects.add(name, effect, expiry);
         }
         drop(keys);
         call.replicate_all(effects);

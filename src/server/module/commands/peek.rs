@@ -1,4 +1,4 @@
-//! `SWLIMIT.PEEK key limit window resolution [COST n] [PARTIAL] [STRICT] [AT unix-ms]`
+//! `SWLIMIT.PEEK key limit window resolution [COST n] [PARTIAL] [STRICT] [WARMUP duration [COLD n]] [AT unix-ms]`
 
 use swlimit_window::Entry;
 
@@ -11,7 +11,8 @@ use crate::server::{Call, Command, Declaration, Keys, Reply};
 pub struct Peek;
 
 impl TakesOptions for Peek {
-    const OPTIONS: &'static [Keyword] = &[Keyword::Cost, Keyword::Partial, Keyword::Strict, Keyword::At];
+    const OPTIONS: &'static [Keyword] =
+        &[Keyword::Cost, Keyword::Partial, Keyword::Strict, Keyword::WarmUp, Keyword::Cold, Keyword::At];
 }
 
 impl Command for Peek {
@@ -32,6 +33,7 @@ impl Command for Peek {
             request::COST,
             request::PARTIAL,
             request::STRICT,
+            request::WARM_UP,
             request::AT,
         ],
     };

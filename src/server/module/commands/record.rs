@@ -1,4 +1,4 @@
-//! `SWLIMIT.RECORD key limit window resolution [COST n] [STRICT] [AGE duration] [BLOCK duration] [AT unix-ms]`
+//! `SWLIMIT.RECORD key limit window resolution [COST n] [STRICT] [WARMUP duration [COLD n]] [AGE duration] [BLOCK duration] [AT unix-ms]`
 
 use swlimit_effect::{Effect, Expiry};
 use swlimit_window::{Entry, Recording};
@@ -13,7 +13,8 @@ use crate::statistics;
 pub struct Record;
 
 impl TakesOptions for Record {
-    const OPTIONS: &'static [Keyword] = &[Keyword::Cost, Keyword::Strict, Keyword::Age, Keyword::Block, Keyword::At];
+    const OPTIONS: &'static [Keyword] =
+        &[Keyword::Cost, Keyword::Strict, Keyword::WarmUp, Keyword::Cold, Keyword::Age, Keyword::Block, Keyword::At];
 }
 
 impl Command for Record {
@@ -34,6 +35,7 @@ impl Command for Record {
             request::RESOLUTION,
             request::COST,
             request::STRICT,
+            request::WARM_UP,
             request::AGE.optional(),
             request::BLOCK,
             request::AT,
@@ -58,11 +60,11 @@ impl Command for Record {
                 return Ok(Reply::Decision(decision));
             }
         };
-        let (geometry, units, counted) = (record.geometry(), request.cost, record.instant());
+        let (geometry, units, counted, since) = (record.geometry(), request.cost, record.instant(), record.since());
         // A window that is replaced is replaced at `now`. So the effect says that, too.
         let replaces = age.is_some() && key.entry().is_some_and(|entry| entry.replaces_window(geometry, now));
         let (instant, dated) = if replaces { (now, Some(counted)) } else { (counted, None) };
-        let effect = Effect::Count { geometry, units, instant, dated };
+        let effect = Effect::Count { geometry, units, instant, dated, since };
         let block = arguments.block_begun(key.entry(), now).filter(|_| record.is_denied());
         let mut change = key.change()?;
         let decision = record.apply(change.entry()).blocked_for(block);

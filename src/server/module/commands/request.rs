@@ -41,7 +41,7 @@ impl<C> QuotaRequest<C> {
     /// What is demanded of the window.
     pub fn request(&self) -> Request {
         let Options { cost, partial, strict, .. } = self.options;
-        Request { quota: self.quota, cost, partial, strict }
+        Request { quota: self.quota, cost, partial, strict, warm_up: self.options.warm_up() }
     }
 
     /// The duration, in ms, of the block that a denial at `now` begins: a block that holds is neither prolonged nor renewed.
@@ -63,15 +63,23 @@ pub fn deny<'a>(call: &Call<'a>, names: impl IntoIterator<Item = &'a Text>, unit
 /// Count, replicate and notify a grant.
 #[inline(always)]
 pub fn grant<'a>(call: &Call<'a>, mut key: Key, name: &'a Text, grant: Grant, moment: Moment) -> Result<Reply, Error> {
-    let (geometry, units, instant) = (grant.geometry(), grant.units(), grant.instant());
+    let effect = counted(&grant);
+    let units = grant.units();
     let mut change = key.change()?;
     let decision = grant.apply(change.entry());
     let expiry = change.done(moment);
     drop(key);
-    call.replicate(name, Effect::Count { geometry, units, instant, dated: None }, expiry);
+    call.replicate(name, effect, expiry);
     statistics::granted(units);
     call.notify(c"swlimit.granted", name);
     Ok(Reply::Decision(decision))
+}
+
+/// The effect of a grant.
+#[inline(always)]
+pub fn counted<'a>(grant: &Grant) -> Effect<'a> {
+    let (geometry, units, instant, since) = (grant.geometry(), grant.units(), grant.instant(), grant.since());
+    Effect::Count { geometry, units, instant, dated: None, since }
 }
 
 /// Count and notify a block that began.
@@ -90,12 +98,20 @@ pub const WINDOW: Parameter = Parameter::string(c"window");
 pub const RESOLUTION: Parameter = Parameter::string(c"resolution");
 /// How `cost` is declared.
 pub const UNITS: Parameter = Parameter::integer(c"cost");
+/// How `limit window resolution cost [WARMUP duration [COLD n]]` is declared.
+pub const QUOTA_AND_COST: &[Parameter] = &[LIMIT, WINDOW, RESOLUTION, UNITS, WARM_UP];
 /// How `[COST n]` is declared.
 pub const COST: Parameter = Parameter::integer(c"n").after(c"COST").optional();
 /// How `[PARTIAL]` is declared.
 pub const PARTIAL: Parameter = Parameter::flag(c"partial", c"PARTIAL").optional();
 /// How `[STRICT]` is declared.
 pub const STRICT: Parameter = Parameter::flag(c"strict", c"STRICT").optional();
+/// How `[WARMUP duration [COLD n]]` is declared.
+pub const WARM_UP: Parameter = Parameter::block(
+    c"warm-up",
+    &[Parameter::string(c"duration").after(c"WARMUP"), Parameter::integer(c"n").after(c"COLD").optional()],
+)
+.optional();
 /// How `AGE duration` is declared.
 pub const AGE: Parameter = Parameter::string(c"age").after(c"AGE");
 /// How `[BLOCK duration]` is declared.

@@ -7,7 +7,7 @@ use std::slice;
 use swlimit_budget::{self as budgets, Budget};
 use swlimit_effect::Effect;
 use swlimit_hold::{Holds, KeyDigest, Reservation, Reserved};
-use swlimit_window::{integer, Entry, Quota, Record, Recording, Request, MAX_WINDOW};
+use swlimit_window::{integer, Entry, Quota, Record, Recording, Request, WarmUp, MAX_WINDOW};
 
 use super::admit::{FIRST_KEY, MOST_KEYS};
 use super::budget::count;
@@ -85,10 +85,12 @@ impl<'c> Change<'c> {
         let unused = reservation.units.saturating_sub(used);
         let beyond = used.saturating_sub(reservation.units);
         match (opened, &reservation.of) {
-            (Opened::Rate(key), Reserved::Rate { instant, geometry }) => {
+            (Opened::Rate(key), Reserved::Rate { instant, geometry, warms_up }) => {
                 if beyond > 0 {
                     let quota = Quota { limit: 0, geometry: *geometry };
-                    let request = Request { quota, cost: beyond, partial: false, strict: false };
+                    // Nobody sees the decision, so that any warm-up will do.
+                    let warm_up = WarmUp::new(1, WarmUp::COLD).filter(|_| *warms_up);
+                    let request = Request { quota, cost: beyond, partial: false, strict: false, warm_up };
                     return Ok(match Entry::record(key.entry(), now, None, &request)? {
                         Recording::Counted(record) => Change::Record { key, record, units: beyond },
                         Recording::Dropped(_) => Change::None,
@@ -155,11 +157,11 @@ impl<'c> Change<'c> {
                 (-(units as i64), c"swlimit.refunded")
             }
             Change::Record { mut key, record, units } => {
-                let (geometry, instant) = (record.geometry(), record.instant());
+                let (geometry, instant, since) = (record.geometry(), record.instant(), record.since());
                 let mut change = key.change()?;
                 record.apply(change.entry());
                 let expiry = change.done(moment);
-                effects.add(name, Effect::Count { geometry, units, instant, dated: None }, expiry);
+                effects.add(name, Effect::Count { geometry, units, instant, dated: None, since }, expiry);
                 statistics::RECORDED.add(1);
                 (units as i64, c"swlimit.recorded")
             }

@@ -263,7 +263,7 @@ mod tests {
 
     fn push(queues: &mut Names, name: u8, deadline: u64, due: u64) -> WaiterId {
         let quota = Quota { limit: 1, geometry: Geometry::new(1_000, 100).unwrap() };
-        let request = Request { quota, cost: 1, partial: false, strict: false };
+        let request = Request { quota, cost: 1, partial: false, strict: false, warm_up: None };
         queues.push(0, &[name].into(), Wish::Units(request), deadline, due)
     }
 

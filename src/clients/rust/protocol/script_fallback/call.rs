@@ -142,7 +142,7 @@ impl Command {
 /// `None` where a window has more subintervals than the script takes.
 fn packed<'a>(flags: u8, requests: impl IntoIterator<Item = &'a swlimit_window::Request>) -> Option<Vec<u8>> {
     let mut packed = vec![flags];
-    for &swlimit_window::Request { quota, cost, partial, strict } in requests {
+    for &swlimit_window::Request { quota, cost, partial, strict, .. } in requests {
         let (resolution, window) = (quota.geometry.resolution(), quota.geometry.window());
         if window / resolution > MAX_SUBINTERVALS {
             return None;

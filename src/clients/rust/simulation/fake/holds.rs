@@ -77,7 +77,11 @@ impl Server {
                 }
                 match Entry::decide(Some(entry), now, &demand).unwrap() {
                     swlimit_window::Verdict::Granted(units) if apply => {
-                        let of = Reserved::Rate { instant: units.instant(), geometry: demand.quota.geometry };
+                        let of = Reserved::Rate {
+                            instant: units.instant(),
+                            geometry: demand.quota.geometry,
+                            warms_up: false,
+                        };
                         let decision = units.apply(entry);
                         *server.counted.entry(key.clone()).or_default() += demand.cost;
                         changed.push(key.clone());
@@ -118,11 +122,17 @@ impl Server {
         let changes = hold.reserved().iter().zip(&keys[1..]).zip(used).map(|((reserved, key), used)| {
             let (unused, beyond) = (reserved.units.saturating_sub(used), used.saturating_sub(reserved.units));
             match &reserved.of {
-                Reserved::Rate { instant, geometry } => {
+                Reserved::Rate { instant, geometry, .. } => {
                     let entry = self.keys.entry(key.clone()).or_default();
                     if beyond > 0 {
                         let quota = swlimit_window::Quota { limit: 0, geometry: *geometry };
-                        let request = swlimit_window::Request { quota, cost: beyond, partial: false, strict: false };
+                        let request = swlimit_window::Request {
+                            quota,
+                            cost: beyond,
+                            partial: false,
+                            strict: false,
+                            warm_up: None,
+                        };
                         let Ok(Recording::Counted(record)) = Entry::record(Some(entry), now, None, &request) else {
                             return 0;
                         };

@@ -281,7 +281,7 @@ pub(super) fn demand(words: &[String]) -> (swlimit_window::Request, HashMap<&str
     let ms = |word: &String| swlimit_window::duration_or_zero(word.as_bytes()).unwrap();
     let geometry = Geometry::new(ms(&words[1]), ms(&words[2])).unwrap();
     let quota = Quota { limit: words[0].parse().unwrap(), geometry };
-    let mut demand = swlimit_window::Request { quota, cost: 1, partial: false, strict: false };
+    let mut demand = swlimit_window::Request { quota, cost: 1, partial: false, strict: false, warm_up: None };
     let mut durations = HashMap::new();
     let mut options = words[3..].iter();
     while let Some(option) = options.next() {

@@ -1,4 +1,4 @@
-//! `sw-window`: counts of a sliding window, a block, or both.
+//! `sw-window`: counts of a sliding window, a block, or both, and since when the key is in use.
 
 use std::ffi::{c_int, CStr};
 
@@ -46,12 +46,14 @@ impl Value for Entry {
         decode(version, bytes)
     }
 
-    /// One effect a count, oldest first, and one for the block.
+    /// One effect a count, oldest first, and one for the block. The first says since when the key is in use.
     fn rewrite(&self, mut write: impl FnMut(Effect)) {
         if let Some(window) = self.window() {
             let geometry = window.geometry();
+            let mut since = self.since();
             for Count { subinterval, units } in window.counts() {
-                write(Effect::Count { geometry, units, instant: geometry.start_of(subinterval), dated: None });
+                let instant = geometry.start_of(subinterval);
+                write(Effect::Count { geometry, units, instant, dated: None, since: since.take() });
             }
         }
         if let until @ 1.. = self.blocked_until() {
@@ -63,7 +65,7 @@ impl Value for Entry {
         let own = std::cell::RefCell::new(defragmentation);
         Entry::relocate(
             self,
-            |block| own.borrow_mut().relocate_box(block),
+            |marks| own.borrow_mut().relocate_box(marks),
             |words| own.borrow_mut().list(words.into_vec()).into_boxed_slice(),
         );
         None

@@ -223,7 +223,7 @@ impl Leases {
     /// How many units the server counts.
     fn grant(&self, state: &mut State, cost: u64, partial: bool, since: Option<u64>) -> u64 {
         let quota = Quota { limit: self.limit, geometry: Geometry::new(self.window, 1).unwrap() };
-        let request = Request { quota, cost, partial, strict: true };
+        let request = Request { quota, cost, partial, strict: true, warm_up: None };
         let Verdict::Granted(grant) = Entry::decide(Some(&state.window), state.now, &request).unwrap() else {
             return 0;
         };
