@@ -28,6 +28,7 @@ export type {
   WaitOptions,
 } from "./core/options.js";
 export type { Reason } from "./core/reasons.js";
+export type { WarmUp } from "./core/warm-up.js";
 export { type Demand, Entry, type Quota, type Reply } from "./core/window.js";
 export { Adaptive, type AdaptiveOptions, Permit } from "./limiters/adaptive.js";
 export { Admission, type AdmitOptions, admit, type DeniedPart } from "./limiters/admission.js";

@@ -41,28 +41,6 @@ for (const [name, open] of Object.entries(CLUSTERS)) {
     assert.deepEqual([after.calls - before.calls, after.moved - before.moved], [30, 0]);
   });
 
-  for (const module of ["always", "never"]) {
-    test(`keys that warm up, each at its node, with ${name}, the module: ${module}`, async (test) => {
-      const [first, late] = [await open(test), await open(test)].map((client) =>
-        limiter(test, { client, limit: 6, window: "1h", resolution: "5m", warmUp: "10h", timeout: "20s", module }),
-      );
-      for (const k of Array.from({ length: 12 }, key)) {
-        assert.equal((await late.allow(k)).limit, 2, "it is cold");
-        await first.record(k, { cost: 6 });
-        assert.equal((await late.allow(k)).limit, 6, "it has become warm by another process");
-      }
-      const tag = `{${key()}}`;
-      await first.record(`${tag}1`, { cost: 6 });
-      const shares = [1, 2].map((number) => ({ limiter: late, key: `${tag}${number}` }));
-      const { granted, each } = await allowAll(shares);
-      assert.deepEqual([granted, each.map(({ limit }) => limit)], [false, [6, 2]]);
-      assert.deepEqual(
-        [...new Set(late.servers().map(({ backend }) => backend))],
-        [module === "never" ? "script" : "module"],
-      );
-    });
-  }
-
   test(`several limits and waiting, with ${name}`, async (test) => {
     const cluster = await open(test);
     const three = limiter(test, { client: cluster, window: 300, resolution: 100 });

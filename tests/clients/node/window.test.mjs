@@ -15,6 +15,7 @@ import {
 } from "../../../src/clients/node/dist/esm/core/duration.js";
 import { classify } from "../../../src/clients/node/dist/esm/core/errors.js";
 import { shareOf } from "../../../src/clients/node/dist/esm/core/local-windows.js";
+import { COLD } from "../../../src/clients/node/dist/esm/core/warm-up.js";
 import * as admission from "../../../src/clients/node/dist/esm/limiters/admission.js";
 import { SHORT_MS, SHORT_TRIPS } from "../../../src/clients/node/dist/esm/limiters/cached-mode.js";
 import { DenialCache, deniedFor, LOOK_DENIALS } from "../../../src/clients/node/dist/esm/limiters/denial-cache.js";
@@ -62,16 +63,22 @@ test("durations", () => {
   for (const { text, ms } of vectors("durations")) assert.equal(parseDuration(text) || null, ms, JSON.stringify(text));
 });
 
+/** A request of a vector, as a demand. */
+function demandOf({ warm_up: duration, cold = COLD, ...request }) {
+  return duration ? { ...request, warmUp: { duration, cold } } : request;
+}
+
 test("decisions", () => {
-  for (const { stored, blocked_until: blocked, now, request, decision } of vectors("decisions")) {
+  for (const { stored, since, blocked_until: blocked, now, request, decision } of vectors("decisions")) {
     const entry = new Entry();
     for (const [start, cost] of stored?.counts ?? []) {
       const { window, resolution } = stored;
       entry.record({ limit: 0, window, resolution, cost, partial: false, strict: false }, start);
     }
+    if (since) entry.since = since;
     if (blocked > 0) entry.block(1, blocked - 1);
     const before = JSON.stringify(entry);
-    assert.deepEqual(entry.peek(request, now), decision, JSON.stringify(request));
+    assert.deepEqual(entry.peek(demandOf(request), now), decision, JSON.stringify(request));
     assert.equal(JSON.stringify(entry), before, "looking changes nothing");
   }
 });
@@ -101,11 +108,12 @@ class Player {
         found[name.toLowerCase()] = true;
         rest = rest.slice(1);
       } else {
-        found[name.toLowerCase()] = ["AGE", "BLOCK"].includes(name) ? parseDuration(value) : Number(value);
+        found[name.toLowerCase()] = ["AGE", "BLOCK", "WARMUP"].includes(name) ? parseDuration(value) : Number(value);
         rest = after;
       }
     }
-    return found;
+    const { warmup: warm_up, ...options } = found;
+    return demandOf({ warm_up, ...options });
   }
 
   allow(key, limit, window, resolution, ...rest) {
@@ -140,13 +148,14 @@ class Player {
 
   mallow(numkeys, ...words) {
     const keys = words.slice(0, Number(numkeys));
-    const quotas = words.slice(keys.length, 5 * keys.length);
-    const { at, strict } = this.options(words.slice(5 * keys.length));
-    const each = (how) =>
-      keys.map((key, place) => {
-        const [limit, window, resolution, cost] = quotas.slice(4 * place);
-        return this.entry(key)[how]({ ...this.quota(limit, window, resolution), cost: Number(cost), strict }, at);
-      });
+    const rest = words.slice(keys.length);
+    const demands = keys.map(() => {
+      const [limit, window, resolution, cost] = rest.splice(0, 4);
+      const { warmUp } = this.options(rest.splice(0, rest[0] !== "WARMUP" ? 0 : rest[2] === "COLD" ? 4 : 2));
+      return { ...this.quota(limit, window, resolution), cost: Number(cost), warmUp };
+    });
+    const { at, strict } = this.options(rest);
+    const each = (how) => keys.map((key, place) => this.entry(key)[how]({ ...demands[place], strict }, at));
     const looked = each("peek");
     return looked.every(([granted]) => granted > 0) ? [1, ...each("allow")] : [0, ...looked];
   }

@@ -60,7 +60,6 @@ export class TestClock {
   private acquireOf(): Limiter["acquire"] {
     const clock = this;
     return async function acquire(this: Limiter, key: string, timeout: Duration, options: AcquireOptions = {}) {
-      this.checkNoWarmUp("acquire");
       requested(options, WAITED);
       const until = clock.ms + milliseconds(timeout, "timeout", 0);
       for (;;) {

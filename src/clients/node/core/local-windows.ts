@@ -3,7 +3,8 @@
 import { BoundedMap } from "../util/bounded-map.js";
 import type { KnownReply } from "./decision.js";
 import type { Settings } from "./options.js";
-import { Entry, scale } from "./window.js";
+import { scale } from "./scale.js";
+import { Entry } from "./window.js";
 
 export class LocalWindows {
   private readonly entries: BoundedMap<Entry>;

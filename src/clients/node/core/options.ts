@@ -1,6 +1,7 @@
 /** Options of limiters, their defaults, and their checks. */
 
 import { type Duration, flag, integer, milliseconds, resolutionOf, shown } from "./duration.js";
+import type { WarmUpOptions } from "./warm-up.js";
 import type { Quota } from "./window.js";
 
 /** A quota: units per window. */
@@ -72,15 +73,11 @@ export interface CommonOptions {
 }
 
 /** The options of rate limiters. */
-export interface RateOptions extends CommonOptions, QuotaOptions {
+export interface RateOptions extends CommonOptions, QuotaOptions, WarmUpOptions {
   /** Where decisions are made: "cached" by default, "local" without a client. */
   readonly mode?: Mode;
   /** The maximum of connections for waiting requests of all limiters of a client; 10 by default. */
   readonly maxWaiting?: number;
-  /** How long a limit takes to rise after idleness, at least ten windows. Not with `block`, `acquire`, `admit`. */
-  readonly warmUp?: Duration;
-  /** With `warmUp`: the limit begins at `limit / cold`; above 1, at most 1000, by default 3. */
-  readonly cold?: number;
   /** How long a denial is cached at most when the server can't send invalidations; 100 ms by default. */
   readonly maxUntrackedAge?: Duration;
 }

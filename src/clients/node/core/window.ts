@@ -8,11 +8,14 @@
  *     trailing = units of subinterval c−N, the one that is sliding out
  *     estimate = full + trailing · (R − e) / R        or, strictly, full + trailing
  *
- * A cost k is granted while ⌈estimate⌉ + k ≤ limit. All numbers are whole and exact; products above 2^53 use BigInt. A
- * decision is a function of the state and an instant: no clock, no network.
+ * A cost k is granted while ⌈estimate⌉ + k ≤ limit. With a warm-up, the limit is the one in force: it rises while the key
+ * is in use. All numbers are whole and exact; products above 2^53 use BigInt. A decision is a function of the state and
+ * an instant: no clock, no network.
  */
 
 import { MAX_EXACT } from "./duration.js";
+import { scale } from "./scale.js";
+import { risen, type WarmUp } from "./warm-up.js";
 
 /** A quota: units per window; durations in ms. */
 export interface Quota {
@@ -28,6 +31,8 @@ export interface Demand extends Quota {
   readonly cost: number;
   /** Grant as much of the cost as fits. */
   readonly partial: boolean;
+  /** How the limit rises after idleness. */
+  readonly warmUp?: WarmUp | undefined;
 }
 
 /** The five integers of a reply: granted, limit, remaining, retry_after (ms; −1: never), reset_after (ms). */
@@ -161,6 +166,8 @@ class Counts {
 export class Entry {
   private counts: Counts | null = null;
   private blockedUntil = 0;
+  /** Since when the key is in use, for limits that rise; 0 where that is unknown. */
+  private since = 0;
 
   isBlocked(now: number): boolean {
     return now < this.blockedUntil;
@@ -168,44 +175,44 @@ export class Entry {
 
   /** The first instant at which everything has expired. */
   get end(): number {
-    return Math.max(this.blockedUntil, this.counts?.end ?? 0);
+    return Math.max(this.blockedUntil, this.counts?.end ?? 0, this.sinceEnd);
   }
 
   /** Decide, and count granted units; after a denial, begin a block of `block` ms. */
   allow(demand: Demand, now: number, block = 0): Reply {
     const seen = this.seen(demand, now);
-    const { granted, remaining } = this.decide(demand, now, seen);
+    const { granted, limit, remaining } = this.decide(demand, now, seen);
     if (granted === 0) {
       this.beginBlock(block, now);
       return this.peek(demand, now);
     }
-    seen.add(seen.at(seen.decisionInstant(now)), granted);
-    this.counts = seen;
-    return [granted, demand.limit, remaining - granted, 0, this.resetAfter(demand, now)];
+    this.count(demand, granted, seen, seen.decisionInstant(now), now);
+    return [granted, limit, remaining - granted, 0, this.resetAfter(demand, now)];
   }
 
   /** Decide without counting. */
   peek(demand: Demand, now: number): Reply {
-    const { granted, remaining } = this.decide(demand, now, this.seen(demand, now));
+    const { granted, limit, remaining } = this.decide(demand, now, this.seen(demand, now));
     const retryAfter = granted > 0 ? 0 : this.retryAfter(demand, now);
-    return [granted, demand.limit, remaining, retryAfter, this.resetAfter(demand, now)];
+    return [granted, limit, remaining, retryAfter, this.resetAfter(demand, now)];
   }
 
   /** Count the cost whatever the limit is, at the instant `dated` unless that has expired. */
   record(demand: Demand, now: number, dated?: number, block = 0): Reply {
     const seen = this.seen(demand, now);
-    const subinterval = seen.at(dated ?? seen.decisionInstant(now));
+    const instant = dated ?? seen.decisionInstant(now);
+    const subinterval = seen.at(instant);
     const tooLate = seen.list.length > 0 && subinterval < seen.newest - seen.subintervals;
     if (dated !== undefined && (tooLate || seen.endOf(subinterval) <= now)) return this.peek(demand, now);
-    const { granted } = this.decide(demand, now, seen);
+    const { granted, limit } = this.decide(demand, now, seen);
     const { full, trailing } = seen.load(dated ?? now, true);
     if (demand.cost > MAX_EXACT - full - trailing) throw new CountOverflow();
-    seen.add(subinterval, demand.cost);
-    this.counts = seen;
+    this.count(demand, demand.cost, seen, instant, now);
     if (granted === 0) this.beginBlock(block, now);
-    const remaining = now < this.blockedUntil ? 0 : this.room(demand, now);
+    const room = Math.max(0, limit - seen.load(now, demand.strict).estimate);
+    const remaining = now < this.blockedUntil ? 0 : room;
     const retryAfter = granted > 0 ? 0 : this.retryAfter(demand, now);
-    return [granted, demand.limit, remaining, retryAfter, this.resetAfter(demand, now)];
+    return [granted, limit, remaining, retryAfter, this.resetAfter(demand, now)];
   }
 
   /** Give back up to `units`, newest first; with `age`, first those counted about that long ago, then younger ones. */
@@ -223,6 +230,7 @@ export class Entry {
     }
     const kept = counts.list.filter((count) => count[1] > 0);
     this.counts = kept.length > 0 ? new Counts(counts.window, counts.resolution, kept) : null;
+    if (!this.counts) this.since = 0;
     if (left < units) this.forget(now);
     return units - left;
   }
@@ -232,6 +240,7 @@ export class Entry {
     if (this.end > now) return;
     this.counts = null;
     this.blockedUntil = 0;
+    this.since = 0;
   }
 
   /** Block from now on for so long; the instant at which the block ends. */
@@ -258,17 +267,43 @@ export class Entry {
     return this.counts?.seenAt(quota.window, quota.resolution, now) ?? new Counts(quota.window, quota.resolution);
   }
 
-  private room(demand: Demand, now: number): number {
-    return Math.max(0, demand.limit - this.seen(demand, now).load(now, demand.strict).estimate);
-  }
-
-  private decide(demand: Demand, now: number, seen: Counts): { granted: number; remaining: number } {
-    if (now < this.blockedUntil) return { granted: 0, remaining: 0 };
+  private decide(demand: Demand, now: number, seen: Counts): { granted: number; limit: number; remaining: number } {
+    const limit = this.limit(demand, now, seen);
+    if (now < this.blockedUntil) return { granted: 0, limit, remaining: 0 };
     const { full, trailing, estimate } = seen.load(now, demand.strict);
-    const remaining = Math.max(0, demand.limit - estimate);
+    const remaining = Math.max(0, limit - estimate);
     const granted = demand.cost <= remaining ? demand.cost : demand.partial ? remaining : 0;
     if (granted > MAX_EXACT - full - trailing) throw new CountOverflow();
-    return { granted, remaining };
+    return { granted, limit, remaining };
+  }
+
+  /** The limit in force. */
+  private limit(demand: Demand, now: number, seen: Counts): number {
+    const { limit, cost, partial, warmUp } = demand;
+    if (!warmUp) return limit;
+    const countsNothing = this.countsNothing(demand, now);
+    const isKnown = now < this.sinceEnd;
+    if (!isKnown && !countsNothing) return limit; // who brought the key into use had no warm-up
+    const warm = risen(limit, warmUp, isKnown ? Math.max(0, seen.decisionInstant(now) - this.since) : 0);
+    // So that a cost above the cold limit is granted at all.
+    return countsNothing && !partial && cost <= limit ? Math.max(warm, cost) : warm;
+  }
+
+  /** Count units at an instant. A key in which nothing counted comes into use with them. */
+  private count(demand: Demand, units: number, seen: Counts, instant: number, now: number): void {
+    if (now >= this.sinceEnd && this.countsNothing(demand, now)) this.since = demand.warmUp ? Math.max(1, instant) : 0;
+    seen.add(seen.at(instant), units);
+    this.counts = seen;
+  }
+
+  /** When `since` is forgotten: once nothing has counted for a window. */
+  private get sinceEnd(): number {
+    const { counts, since } = this;
+    return counts && since > 0 ? counts.end + counts.window : 0;
+  }
+
+  private countsNothing({ window, resolution }: Quota, now: number): boolean {
+    return now >= (this.counts?.endAt(window, resolution) ?? 0);
   }
 
   private resetAfter(quota: Quota, now: number): number {
@@ -277,33 +312,25 @@ export class Entry {
   }
 
   private retryAfter(demand: Demand, now: number): number {
-    const room = demand.limit - (demand.partial ? 1 : demand.cost);
-    if (room < 0) return -1;
-    return Math.max(0, this.fitsAt(demand, room, now) - now, this.blockedUntil - now);
+    const least = demand.partial ? 1 : demand.cost;
+    if (least > demand.limit) return -1;
+    return Math.max(0, this.fitsAt(demand, least, now) - now, this.blockedUntil - now);
   }
 
-  private fitsAt(demand: Demand, room: number, now: number): number {
+  private fitsAt(demand: Demand, least: number, now: number): number {
     const counts = this.counts;
     if (!counts) return now;
-    if (this.seen(demand, now) === counts) return counts.fitsAt(room, demand.strict);
-    // At another geometry later requests may see the newest units later. What fits once fits from then on.
+    const { limit, strict, warmUp } = demand;
+    if (!warmUp && this.seen(demand, now) === counts) return counts.fitsAt(limit - least, strict);
+    // At another geometry later requests may see the newest units later, and a limit may rise. What fits once fits from
+    // then on.
     let [low, high] = [now, Math.max(now, counts.end)];
     while (low < high) {
       const middle = low + Math.floor((high - low) / 2);
-      if (this.seen(demand, middle).load(middle, demand.strict).estimate <= room) high = middle;
+      const seen = this.seen(demand, middle);
+      if (seen.load(middle, strict).estimate <= this.limit(demand, middle, seen) - least) high = middle;
       else low = middle + 1;
     }
     return low;
   }
-}
-
-/** a·b / c, rounded to a whole number, exactly. */
-export function scale(a: number, b: number, c: number, rounded: "up" | "down"): number {
-  const product = a * b;
-  if (product <= MAX_EXACT) {
-    const rest = product % c;
-    return (product - rest) / c + (rounded === "up" && rest > 0 ? 1 : 0);
-  }
-  const exact = BigInt(a) * BigInt(b);
-  return Number((rounded === "up" ? exact + BigInt(c) - 1n : exact) / BigInt(c));
 }

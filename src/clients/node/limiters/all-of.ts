@@ -4,11 +4,9 @@ import type { Decision } from "../core/decision.js";
 import { UnavailableError } from "../core/errors.js";
 import { type HeaderOptions, headersOf } from "../core/headers.js";
 import { requested, type WaitOptions } from "../core/options.js";
-import type { WarmingDemand } from "../core/warm-up.js";
 import { type Rate, repliesOf, replyOf } from "../protocol/commands.js";
 import { Kept } from "./base.js";
 import type { Limiter } from "./rate.js";
-import { timeLeft, unlessAway, WarmingRequest } from "./warming.js";
 
 /** One of the limits that apply to a request. */
 export interface Share {
@@ -72,37 +70,12 @@ export async function allowAll(shares: readonly Share[], options: WaitOptions = 
   }
   if (new Set(members.map(({ key }) => key)).size < members.length) throw new TypeError("key named twice");
   const { tracing } = first.limiter;
-  if (!tracing) return decideAll(members, options);
+  if (!tracing) return decide(members, options);
   const limiters = members.map(({ limiter }) => limiter);
-  return tracing.span("allow_all", limiters, () => decideAll(members, options));
+  return tracing.span("allow_all", limiters, () => decide(members, options));
 }
 
-async function decideAll(members: readonly Member[], options: WaitOptions): Promise<Decisions> {
-  if (members.every(({ limiter }) => !limiter.warming)) return decide(members, options);
-  const [first] = members as [Member, ...Member[]];
-  const left = timeLeft(options, first.limiter.settings.timeout);
-  const [decisions, denied] = await decideWarming(members, options);
-  const risen = await Promise.all(denied.map((request) => request.hasRisen(left())));
-  const again = risen.includes(true) && left();
-  return again ? unlessAway(async () => (await decideWarming(members, again, true))[0], decisions) : decisions;
-}
-
-/** Decide with the limits that the keys have while they warm up. Also returns which of them have denied it. */
-async function decideWarming(
-  members: readonly Member[],
-  options: WaitOptions,
-  isAgain = false,
-): Promise<[Decisions, readonly WarmingRequest[]]> {
-  const requests = members.map(({ limiter, key, demand }) => WarmingRequest.of(limiter, key, demand));
-  const asked = members.map((member, at) => ({ ...member, demand: (requests[at] as WarmingRequest).demand }));
-  const { granted, each } = await decide(asked, options, isAgain);
-  const heard = requests.map((request, at) => request.heard(each[at] as Decision, granted));
-  const hasDenied = ({ granted: units, retryAfter, never, source }: Decision) =>
-    units === 0 && (never || retryAfter !== undefined) && source !== "failure";
-  return [new Decisions(granted, heard), requests.filter((_, at) => hasDenied(heard[at] as Decision))];
-}
-
-async function decide(members: readonly Member[], options: WaitOptions, isAgain = false): Promise<Decisions> {
+async function decide(members: readonly Member[], options: WaitOptions): Promise<Decisions> {
   const [first] = members as [Member, ...Member[]];
   if (!first.limiter.core) return decideHere(members, "local");
   const known = members.map(({ limiter, key, demand }) => limiter.known(key, demand, 0));
@@ -124,7 +97,7 @@ async function decide(members: readonly Member[], options: WaitOptions, isAgain 
     return new Decisions(granted, each);
   } catch (error) {
     const fails = members.some(({ limiter }) => limiter.settings.onFailure === "error");
-    if (!(error instanceof UnavailableError) || fails || isAgain) throw error;
+    if (!(error instanceof UnavailableError) || fails) throw error;
     const decisions = decideHere(members, "failure");
     if (decisions.granted) kept.units = decisions.each.map(({ granted }) => granted);
     return decisions;
@@ -133,7 +106,6 @@ async function decide(members: readonly Member[], options: WaitOptions, isAgain 
 
 interface Member extends Rate {
   readonly limiter: Limiter;
-  readonly demand: WarmingDemand;
 }
 
 /** Count only if all grant. */

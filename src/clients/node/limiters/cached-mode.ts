@@ -4,7 +4,6 @@
  */
 
 import type { ModuleUse } from "../core/options.js";
-import type { WarmingDemand } from "../core/warm-up.js";
 import type { Demand, Reply } from "../core/window.js";
 import { replyOf } from "../protocol/commands.js";
 import type { Core } from "../transport/core.js";
@@ -32,7 +31,7 @@ export class CachedMode {
   ) {}
 
   /** The reply if it is known; undefined where the server must be asked. */
-  find(name: string, demand: WarmingDemand, block: number) {
+  find(name: string, demand: Demand, block: number) {
     return this.denials.find(name, demand, block > 0);
   }
 
@@ -45,8 +44,9 @@ export class CachedMode {
   /** Cache the server's denial of a request that would have begun a block of so many ms. */
   denied(name: string, demand: Demand, reply: Reply, before: TrackedSnapshot, block: number): void {
     const { invalidations, roundTrip } = this.core.server(name);
-    const { limit, window, resolution, cost, partial, strict } = demand;
-    const id = [name, limit, window, resolution, cost, partial, strict, block > 0].join(" ");
+    const { limit, window, resolution, cost, partial, strict, warmUp } = demand;
+    const rising = [warmUp?.duration, warmUp?.cold];
+    const id = [name, limit, window, resolution, cost, partial, strict, ...rising, block > 0].join(" ");
     const retryAfter = reply[3];
     if (this.registering.has(id) || retryAfter < 0) return;
     // A short denial can be cached only if invalidations could be received before it.

@@ -4,7 +4,6 @@
  */
 
 import { independentCopy, shortKey } from "../core/keys.js";
-import type { WarmingDemand } from "../core/warm-up.js";
 import type { Demand, Quota, Reply } from "../core/window.js";
 import type { KeyCache } from "../transport/invalidation.js";
 import { BoundedMap } from "../util/bounded-map.js";
@@ -21,7 +20,7 @@ export const LOOK_DENIALS = 4;
 /** Expired denials are removed every so many ms. */
 const SWEEP_MS = 1000;
 
-interface KnownDenial extends Quota {
+interface KnownDenial extends Pick<Demand, keyof Quota | "warmUp"> {
   /** Requests for so many units, or more, are denied. */
   readonly least: number;
   /** Whether the request would have begun a block. */
@@ -73,24 +72,21 @@ export class DenialCache implements KeyCache {
   }
 
   /** The reply to a request that is known to be denied; undefined where the server must be asked. */
-  find(name: string, demand: WarmingDemand, blocks: boolean): Reply | readonly [0, number, undefined, -1] | undefined {
+  find(name: string, demand: Demand, blocks: boolean): Reply | readonly [0, number, undefined, -1] | undefined {
     const least = demand.partial ? 1 : demand.cost;
-    const { limit, fullLimit = limit } = demand;
-    if (least > fullLimit && !blocks) return [0, limit, undefined, -1];
-    if (least > limit && fullLimit > limit) return undefined; // it fits once the limit has risen
+    if (least > demand.limit && !blocks) return [0, demand.limit, undefined, -1];
     if (this.denials.size === 0) return undefined;
     const key = shortKey(name);
     const denials = this.denials.get(key);
     if (!denials) return undefined;
     const now = performance.now();
     for (const denial of denials) {
-      if (now >= denial.until || least < denial.least || !isDeniedBy(denial, demand)) continue;
+      if (now >= denial.until || least < denial.least || !asksTheSame(denial, demand)) continue;
       if (blocks && !denial.blocks) continue;
       this.deniedOf(key).since++;
       const passed = now - denial.received;
-      const [, , remaining, retryAfter, resetAfter] = denial.reply;
-      const left = Math.max(0, remaining - (denial.limit - limit));
-      return [0, limit, left, waitLeft(retryAfter, passed), waitLeft(resetAfter, passed)];
+      const [, limit, remaining, retryAfter, resetAfter] = denial.reply;
+      return [0, limit, remaining, waitLeft(retryAfter, passed), waitLeft(resetAfter, passed)];
     }
     if (denials.every((denial) => now >= denial.until)) this.denials.delete(key);
     return undefined;
@@ -104,13 +100,14 @@ export class DenialCache implements KeyCache {
     const [granted, , , retryAfter] = reply;
     if (granted > 0 || retryAfter <= 0 || this.generations[shard(name)] !== before.generation) return;
     const known = Math.min(deniedFor(retryAfter), longest, block > 0 ? block : Number.POSITIVE_INFINITY);
-    const { limit, window, resolution, strict } = demand;
+    const { limit, window, resolution, strict, warmUp } = demand;
     const now = performance.now();
     const denial: KnownDenial = {
       limit,
       window,
       resolution,
       strict,
+      warmUp,
       least: demand.partial ? 1 : demand.cost,
       blocks: block > 0,
       until: before.sent + known,
@@ -188,17 +185,15 @@ function waitLeft(ms: number, passed: number): number {
 
 /** Whether the first denies everything that the second denies. */
 function covers(a: KnownDenial, b: KnownDenial): boolean {
-  return hasSameQuota(a, b) && a.least <= b.least && a.blocks >= b.blocks && a.until >= b.until;
+  return asksTheSame(a, b) && a.least <= b.least && a.blocks >= b.blocks && a.until >= b.until;
 }
 
-/** Whether a denial covers a demand: of a key that warms up, it covers lower limits, too. */
-function isDeniedBy(denial: Quota, demand: WarmingDemand): boolean {
-  if (demand.fullLimit === undefined) return hasSameQuota(denial, demand);
-  return denial.limit >= demand.limit && hasSameQuota({ ...denial, limit: demand.limit }, demand);
-}
+type Asked = Pick<Demand, keyof Quota | "warmUp">;
 
-function hasSameQuota(a: Quota, b: Quota): boolean {
-  return a.limit === b.limit && a.window === b.window && a.resolution === b.resolution && a.strict === b.strict;
+function asksTheSame(a: Asked, b: Asked): boolean {
+  const isSameQuota =
+    a.limit === b.limit && a.window === b.window && a.resolution === b.resolution && a.strict === b.strict;
+  return isSameQuota && a.warmUp?.duration === b.warmUp?.duration && a.warmUp?.cold === b.warmUp?.cold;
 }
 
 function shard(name: string): number {

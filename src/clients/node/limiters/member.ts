@@ -57,7 +57,6 @@ export function memberOf(part: Part, maxAge: number | undefined): Member {
 }
 
 function rate(limiter: Limiter, key: string, cost: number): Member {
-  limiter.checkNoWarmUp("admit");
   const name = limiter.name(key);
   const demand = limiter.demand({ cost });
   let taken = 0;

@@ -18,7 +18,7 @@ import {
   type WaitOptions,
 } from "../core/options.js";
 import { parseRate } from "../core/rates.js";
-import type { WarmingDemand, WarmingKeys } from "../core/warm-up.js";
+import { type WarmUp, warmUpFor, warmUpOf } from "../core/warm-up.js";
 import type { Demand, Quota, Reply } from "../core/window.js";
 import { type CommandNamed, replyOf } from "../protocol/commands.js";
 import { FairQueue } from "../util/fair-queue.js";
@@ -26,7 +26,6 @@ import { acquire, type WaitingRequest } from "./acquire.js";
 import { BaseLimiter, type BaseOptions, Kept } from "./base.js";
 import { CachedMode } from "./cached-mode.js";
 import { DenialCache } from "./denial-cache.js";
-import { timeLeft, unlessAway, WarmingRequest, warmingOf } from "./warming.js";
 
 /** The options of a Limiter. */
 export interface LimiterOptions extends BaseOptions, RateOptions {}
@@ -78,9 +77,10 @@ type LocalDecider = (demand: Demand, now: number) => Reply;
 export class Limiter extends BaseLimiter {
   /** The quota; durations in ms. */
   readonly quota: Quota;
+  /** How the limit rises after idleness; its duration in ms. */
+  readonly warmUp: WarmUp | undefined;
   /** @internal */ readonly denials: DenialCache;
   /** @internal Null where the server is asked every time, or never. */ readonly cached: CachedMode | null;
-  /** @internal How warm the keys are; null where they do not warm up. */ readonly warming: WarmingKeys | null;
   /** @internal */ windows: LocalWindows;
   private readonly queue = new FairQueue();
 
@@ -88,7 +88,7 @@ export class Limiter extends BaseLimiter {
     super(settingsOf(options), options.client);
     this.quota = quotaOf(options);
     const { mode, module, maxKeys, maxUntrackedAge } = this.settings;
-    this.warming = warmingOf(options, this.quota, maxKeys);
+    this.warmUp = warmUpOf(options, this.quota.window);
     this.windows = new LocalWindows(
       maxKeys,
       () => this.now(),
@@ -117,7 +117,7 @@ export class Limiter extends BaseLimiter {
    */
   with(options: Partial<QuotaOptions>): Limiter {
     const quota = quotaLike(this.quota, options);
-    this.warming?.warmUp.checked(quota.window);
+    warmUpFor(this.warmUp, quota.window);
     return Object.create(this, { quota: { value: quota, enumerable: true } });
   }
 
@@ -125,34 +125,12 @@ export class Limiter extends BaseLimiter {
   async allow(key: string, options: AllowOptions = {}): Promise<Decision> {
     const name = this.name(key);
     const demand = this.demand(requested(options, ALLOWED));
-    const block = this.blockOf(options);
-    if (!this.warming) return this.allowOnce(name, demand, block, options);
-    const left = timeLeft(options, this.settings.timeout);
-    const first = WarmingRequest.of(this, name, demand);
-    const decision = first.heard(await this.allowOnce(name, first.demand, block, options), true);
-    const isDenied = decision.granted === 0 && decision.source !== "failure";
-    if (!isDenied || !(await first.hasRisen(left()))) return decision;
-    const rest = left();
-    if (!rest) return decision;
-    const again = WarmingRequest.of(this, name, demand);
-    return unlessAway(
-      async () => again.heard(await this.allowOnce(name, again.demand, block, rest, true), true),
-      decision,
-    );
-  }
-
-  private allowOnce(
-    name: string,
-    demand: WarmingDemand,
-    block: number,
-    options: WaitOptions,
-    isAgain = false,
-  ): Decision | Promise<Decision> {
+    const block = blockOf(options);
     const known = this.known(name, demand, block);
     if (known) return known;
     const here: LocalDecider = (asked, now) => this.windows.entry(name).allow(asked, now, block);
     if (!this.core) return this.here("local", demand, here);
-    return this.allowAtServer(name, demand, block, options, isAgain ? null : here);
+    return this.allowAtServer(name, demand, block, options, here);
   }
 
   private async allowAtServer(
@@ -160,7 +138,7 @@ export class Limiter extends BaseLimiter {
     demand: Demand,
     block: number,
     options: WaitOptions,
-    here: LocalDecider | null,
+    here: LocalDecider,
   ): Promise<Decision> {
     const before = this.cached?.snapshot(name);
     const kept = new Kept();
@@ -169,7 +147,6 @@ export class Limiter extends BaseLimiter {
       if (before && reply[0] === 0) this.cached?.denied(name, demand, reply, before, block);
       return this.counted(this.decision(reply, "server"));
     } catch (error) {
-      if (!here) throw error;
       return this.failed(error, demand, here, kept);
     }
   }
@@ -177,11 +154,7 @@ export class Limiter extends BaseLimiter {
   /** Decide without counting. */
   async peek(key: string, options: PeekOptions = {}): Promise<Decision> {
     const name = this.name(key);
-    const request = WarmingRequest.of(this, name, this.demand(requested(options, PEEKED)));
-    return request.heard(await this.peekAt(name, request.demand, options), false);
-  }
-
-  private async peekAt(name: string, demand: Demand, options: WaitOptions): Promise<Decision> {
+    const demand = this.demand(requested(options, PEEKED));
     const here: LocalDecider = (asked, now) => this.windows.entry(name).peek(asked, now);
     if (!this.core) return this.here("local", demand, here);
     try {
@@ -198,15 +171,14 @@ export class Limiter extends BaseLimiter {
    */
   async record(key: string, options: RecordOptions = {}): Promise<Decision> {
     const name = this.name(key);
-    const request = WarmingRequest.of(this, name, this.demand(requested(options, RECORDED)));
-    const { demand } = request;
-    const block = this.blockOf(options);
+    const demand = this.demand(requested(options, RECORDED));
+    const block = blockOf(options);
     const age = options.age === undefined ? 0 : milliseconds(options.age, "age", 0);
     const keep = flag(options.keep ?? false, "keep");
     const here: LocalDecider = (asked, now) =>
       this.windows.entry(name).record(asked, now, age > 0 ? Math.max(0, now - age) : undefined, block);
     const { core } = this;
-    if (!core) return request.heard(this.here("local", demand, here), false);
+    if (!core) return this.here("local", demand, here);
     const command: CommandNamed<"RECORD"> = { name: "RECORD", key: name, demand, age, block };
     const since = performance.now() - age;
     const until = since + demand.window + demand.resolution;
@@ -219,7 +191,7 @@ export class Limiter extends BaseLimiter {
     };
     try {
       const reply = replyOf(await core.ask(command, { timeout, module, late }));
-      return request.heard(this.counted(this.decision(reply, "server")), false);
+      return this.counted(this.decision(reply, "server"));
     } catch (error) {
       if (!(error instanceof UnavailableError && keep)) throw error;
       if (!isComing) core.retryQueue.keep(record, !(error instanceof NotAskedError));
@@ -266,7 +238,6 @@ export class Limiter extends BaseLimiter {
   override async reset(key: string): Promise<void> {
     await super.reset(key);
     this.windows.delete(this.name(key));
-    this.warming?.forget(this.name(key));
   }
 
   /**
@@ -274,7 +245,6 @@ export class Limiter extends BaseLimiter {
    * ACQUIRE, or the client can open no connections, this process queues its own requests.
    */
   async acquire(key: string, timeout: Duration, options: AcquireOptions = {}): Promise<Decision> {
-    this.checkNoWarmUp("acquire");
     const name = this.name(key);
     const demand = this.demand(requested(options, WAITED));
     const deadline = performance.now() + milliseconds(timeout, "timeout", 0);
@@ -310,21 +280,10 @@ export class Limiter extends BaseLimiter {
   }
 
   /** @internal */
-  checkNoWarmUp(what: string): void {
-    if (this.warming) throw new TypeError(`warmUp does not go with ${what}`);
-  }
-
-  /** For how many ms a denial blocks the key. */
-  private blockOf({ block }: { block?: Duration }): number {
-    if (block === undefined) return 0;
-    this.checkNoWarmUp("block");
-    return milliseconds(block, "block");
-  }
-
-  /** @internal */
   demand({ cost = 1, partial = false }: { cost?: number; partial?: boolean }): Demand {
     const { limit, window, resolution, strict } = this.quota;
-    return { limit, window, resolution, strict, cost: integer(cost, "cost", 1), partial: flag(partial, "partial") };
+    const units = integer(cost, "cost", 1);
+    return { limit, window, resolution, strict, cost: units, partial: flag(partial, "partial"), warmUp: this.warmUp };
   }
 
   /** @internal */
@@ -333,7 +292,7 @@ export class Limiter extends BaseLimiter {
   }
 
   /** @internal The decision if it is known; undefined where the server must be asked. */
-  known(name: string, demand: WarmingDemand, block: number): Decision | undefined {
+  known(name: string, demand: Demand, block: number): Decision | undefined {
     const reply = this.cached?.find(name, demand, block);
     return reply && this.counted(this.decision(reply, "cache"));
   }
@@ -360,4 +319,9 @@ export class Limiter extends BaseLimiter {
   private here(by: "local" | "failure", demand: Demand, decide: LocalDecider): Decision {
     return this.counted(this.decisionHere(by, demand, (asked) => decide(asked, this.now())));
   }
+}
+
+/** For how many ms a denial blocks the key. */
+function blockOf({ block }: { block?: Duration }): number {
+  return block === undefined ? 0 : milliseconds(block, "block");
 }

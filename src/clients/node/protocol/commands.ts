@@ -2,6 +2,7 @@
 
 import { UnavailableError } from "../core/errors.js";
 import { quoted } from "../core/reasons.js";
+import { COLD } from "../core/warm-up.js";
 import type { Demand, Reply } from "../core/window.js";
 
 /** A key, and what is demanded of its window. */
@@ -106,6 +107,13 @@ export function isNewer({ name }: Command): boolean {
   return !FIRST.has(name);
 }
 
+/** Whether a command has a limit that rises, which the first release of the module does not know. */
+export function warmsUp(command: Command): boolean {
+  if (command.name === "MALLOW") return command.rates.some(({ demand }) => demand.warmUp);
+  if (command.name === "ADMIT") return command.clauses.some((one) => one.kind === "RATE" && one.demand.warmUp);
+  return "demand" in command && command.demand.warmUp !== undefined;
+}
+
 /** Whether a command takes a hold. */
 export function takesHold(command: Command): boolean {
   return command.name === "HOLD" || (command.name === "ADMIT" && command.clauses.some(({ kind }) => kind === "HOLD"));
@@ -129,15 +137,11 @@ const ARGUMENTS: ByName<string[]> = {
   ALLOW: ({ demand, block }) => (block === 0 ? demanded(demand) : [...demanded(demand), "BLOCK", `${block}ms`]),
   PEEK: ({ demand }) => demanded(demand),
   RECORD: ({ demand, age, block }) => [
-    ...demanded(demand),
-    ...(age > 0 ? ["AGE", `${age}ms`] : []),
+    ...demanded(demand, quota(demand), age),
     ...(block > 0 ? ["BLOCK", `${block}ms`] : []),
   ],
   ACQUIRE: ({ demand, timeout }) => demanded(demand, [...quota(demand), `${timeout}ms`]),
-  MALLOW: ({ rates }) => [
-    ...rates.flatMap(({ demand }) => [...quota(demand), String(demand.cost)]),
-    ...flag("STRICT", rates[0].demand.strict),
-  ],
+  MALLOW: ({ rates }) => [...rates.flatMap(({ demand }) => member(demand)), ...flag("STRICT", rates[0].demand.strict)],
   REFUND: ({ units, dated }) => [String(units), ...(dated ? dateOf(dated) : [])],
   BLOCK: ({ duration, nx }) => [`${duration}ms`, ...flag("NX", nx)],
   UNBLOCK: () => [],
@@ -171,7 +175,7 @@ export function argumentsOf(command: Command): string[] {
 
 function clauseOf(clause: Clause): string[] {
   const { kind } = clause;
-  if (kind === "RATE") return [kind, ...quota(clause.demand), String(clause.demand.cost)];
+  if (kind === "RATE") return [kind, ...member(clause.demand)];
   const { limit, cost } = clause;
   if (kind === "BUDGET") return [kind, String(limit), String(clause.until), String(cost)];
   return [kind, String(limit), `${clause.ttl}ms`, clause.id, String(cost)];
@@ -181,12 +185,25 @@ function quota({ limit, window, resolution }: Demand): string[] {
   return [String(limit), `${window}ms`, `${resolution}ms`];
 }
 
-/** A quota and the options of a demand; `words`: what stands before the options. */
-function demanded(demand: Demand, words = quota(demand)): string[] {
+/** A quota and the options of a demand; `words`: what stands before the options; `age`: of what is recorded. */
+function demanded(demand: Demand, words = quota(demand), age = 0): string[] {
   if (demand.cost !== 1) words.push("COST", String(demand.cost));
   if (demand.partial) words.push("PARTIAL");
   if (demand.strict) words.push("STRICT");
+  if (age > 0) words.push("AGE", `${age}ms`);
+  words.push(...warmUpOf(demand));
   return words;
+}
+
+/** The quota and the cost of one of several limits. */
+function member(demand: Demand): string[] {
+  return [...quota(demand), String(demand.cost), ...warmUpOf(demand)];
+}
+
+function warmUpOf({ warmUp }: Demand): string[] {
+  if (!warmUp) return [];
+  const { duration, cold } = warmUp;
+  return ["WARMUP", `${duration}ms`, ...(cold === COLD ? [] : ["COLD", String(cold)])];
 }
 
 function costOf(cost: number): string[] {

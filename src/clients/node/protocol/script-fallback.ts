@@ -21,6 +21,7 @@ import {
   isRead,
   keyOf,
   keysOf,
+  warmsUp,
   wordsOf,
 } from "./commands.js";
 import { SCRIPT, TAKEOVER } from "./script-text.js";
@@ -50,6 +51,9 @@ const UNKNOWN = /^ERR (unknown command|command is not available|unsupported comm
 const NO_CLOCK = /^ERR no clock: /;
 
 const NO_SCRIPT = /^NOSCRIPT\b/;
+
+/** What a module replies that does not know WARMUP: behind the quota of one of several limits it expects another limit. */
+const NO_WARM_UP = /^ERR (syntax error near 'WARMUP'|limit must be )/;
 
 /** The module's error for keys of the script, and the script's for keys of the module. */
 const WRONG_TYPE = /^WRONGTYPE\b/;
@@ -220,6 +224,9 @@ export class Dialect {
 
   /** The module's reply once it has the keys that the script has written, where they were what it refused. */
   private async handOver(command: Command, error: unknown, tries = SCRIPT_TRIES): Promise<unknown> {
+    if (warmsUp(command) && says(error, NO_WARM_UP)) {
+      throw new NeedsModuleError(`${fullName(command)} with WARMUP`, error as Error, true);
+    }
     if (!says(error, WRONG_TYPE) || tries === 0) throw error;
     let isMoved = false;
     for (const key of keysOf(command)) {
@@ -311,8 +318,11 @@ function unpacked(reply: unknown, command: Command): unknown {
   return first > 0 ? [first, limit, second, 0, resetAfter] : [0, limit, Math.abs(first), second, resetAfter];
 }
 
+/** What a demand is packed as beside the flags, or keeps it from being packed. */
+type Unflagged = "limit" | "window" | "resolution" | "cost" | "warmUp";
+
 /** Where a demand's options stand among the packed flags; an option without a place here does not compile. */
-const FLAGS: { readonly [option in Exclude<keyof Demand, "limit" | "window" | "resolution" | "cost">]: number } = {
+const FLAGS: { readonly [option in Exclude<keyof Demand, Unflagged>]: number } = {
   partial: 2,
   strict: 4,
 };
@@ -326,7 +336,7 @@ const ALL = 8;
  */
 function pack(command: Command, instant: number | null): Buffer | null {
   if (command.name !== "ALLOW" && command.name !== "PEEK" && command.name !== "MALLOW") return null;
-  if (command.name === "ALLOW" && command.block > 0) return null;
+  if ((command.name === "ALLOW" && command.block > 0) || warmsUp(command)) return null;
   const demands = command.name === "MALLOW" ? command.rates.map(({ demand }) => demand) : [command.demand];
   if (command.name === "MALLOW" && demands.length < 2) return null;
   const numbers = demands.flatMap(({ limit, window, resolution, cost }) => [
