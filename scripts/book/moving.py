@@ -12,7 +12,6 @@ sys.path.insert(0, str(ROOT / "src/clients/python"))
 
 from swlimit._core.adaptive import Sample, Settings, State, step  # noqa: E402
 from swlimit._core.quota import Quota  # noqa: E402
-from swlimit._core.warm_up import WarmingKeys, WarmUp  # noqa: E402
 from swlimit._core.window import Key  # noqa: E402
 
 FOLDER = ROOT / "docs/kinds-of-limits"
@@ -27,29 +26,27 @@ STYLE = """
 """
 
 # The warm-up: 100 units a second, for 10 seconds.
-QUOTA, SECONDS = Quota.of(100, "1s"), 16
+QUOTA, SECONDS = Quota.of(100, "1s", warm_up="10s"), 16
 
 
 def warm_up(demand):
     """Each quarter of a second: what is asked for in a second, the limit, and the units that count."""
-    quiet = QUOTA.geometry.end_of(0)
-    keys, key, owed, rows = WarmingKeys(WarmUp.of("10s", None, 1000), quiet, 1), Key(), 0.0, []
+    key, owed, rows = Key(), 0.0, []
     for now in range(0, 1000 * SECONDS, QUOTA.geometry.resolution):
         asked = demand(now / 1000)
         owed = owed % 1 + asked * QUOTA.geometry.resolution / 1000
-        limit = keys.limit(b"k", QUOTA.limit, now)
         for _ in range(int(owed)):
-            granted, _, remaining, *_ = key.allow(QUOTA.at(limit), quiet + now)
-            keys.heard(b"k", QUOTA.limit, limit, granted, remaining, now)
+            key.allow(QUOTA, now)
         if now % 250 == 0:
-            rows.append((asked, limit, QUOTA.limit - key.peek(QUOTA, quiet + now)[2]))
+            _, limit, remaining, *_ = key.peek(QUOTA, now)
+            rows.append((asked, limit, limit - remaining))
     return rows
 
 
 WARM_UPS = {
     "A step: 70 a second": lambda second: 70 if second >= 0.5 else 0,
     "A ramp": lambda second: min(140, 12 * second),
-    "Saturation, with a pause": lambda second: 0 if 12 <= second < 13.5 else 140,
+    "Saturation, with a pause": lambda second: 0 if 12 <= second < 14.5 else 140,
 }
 
 # The adaptive limits: windows of a second, and requests that take 10 ms. AIMD's timeout is 20 ms.
@@ -115,7 +112,7 @@ def warm_up_picture():
         asked, limits, used = zip(*warm_up(demand))
         panels[-1].curve("asked", asked, is_filled=True)
         panels[-1].curve("granted", used, is_filled=True)
-        panels[-1].curve("limit", [limit for limit in limits for _ in range(2)])
+        panels[-1].curve("limit", limits)
     return picture("A limit that warms up, against a step, a ramp and saturation",
                    "Warm-up: 100 a second, after 10 seconds, 3 times colder at first", panels,
                    "Line: the limit. Blue: units that count. Grey: what is asked for in a second.")

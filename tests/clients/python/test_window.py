@@ -1,5 +1,6 @@
 """The window in Python decides as the module does: by the test vectors, and by the tests' own model."""
 
+import dataclasses
 import inspect
 import json
 import random
@@ -14,7 +15,16 @@ from swlimit._base import POLLING, time_before
 from swlimit._core import quota as quotas
 from swlimit._core.denial_cache import LOOK_DENIALS, Demand, DenialCache
 from swlimit._core.local_windows import LocalWindows, allow_all
-from swlimit._core.quota import Geometry, Quota, checked_share, default_resolution, milliseconds, part
+from swlimit._core.quota import (
+    DEFAULT_COLD,
+    Geometry,
+    Quota,
+    WarmUp,
+    checked_share,
+    default_resolution,
+    milliseconds,
+    part,
+)
 from swlimit._core.window import CountOverflow, Key, Window
 from swlimit._hold_attempt import LEAST_POLL, MOST_POLL
 from swlimit._hold_base import LEAST_TTL
@@ -44,8 +54,10 @@ def test_decisions():
         window = None
         if stored and stored["counts"]:
             geometry = Geometry(stored["window"], stored["resolution"])
-            window = Window(geometry, {start // geometry.resolution: units for start, units in stored["counts"]})
-        quota = Quota(request["limit"], Geometry(request["window"], request["resolution"]), request["strict"])
+            counts = {start // geometry.resolution: units for start, units in stored["counts"]}
+            window = Window(geometry, counts, case.get("since", 0))
+        warm_up = WarmUp(request["warm_up"], request["cold"]) if "warm_up" in request else None
+        quota = Quota(request["limit"], Geometry(request["window"], request["resolution"]), request["strict"], warm_up)
         key = Key(window, case["blocked_until"])
         assert key.peek(quota, case["now"], request["cost"], request["partial"]) == case["decision"], case
 
@@ -58,8 +70,15 @@ def options_of(words):
             options[{"NX": "unless_blocked"}.get(name, name.lower())] = True
         else:
             word = next(rest)
-            options[name.lower()] = milliseconds(word, least=0) if name in ("AGE", "BLOCK") else int(word)
+            options[name.lower()] = milliseconds(word, least=0) if name in ("AGE", "BLOCK", "WARMUP") else int(word)
     return options
+
+
+def quota_of(words, options):
+    """The quota of `limit window resolution`, and of a warm-up of any length."""
+    quota = Quota.of(int(words[0]), *words[1:3], options.pop("strict", False))
+    warm_up = WarmUp(options.pop("warmup"), options.pop("cold", DEFAULT_COLD)) if "warmup" in options else None
+    return dataclasses.replace(quota, warm_up=warm_up)
 
 
 def answer(local, words):
@@ -78,13 +97,16 @@ def answer(local, words):
     if command == "MALLOW":
         number = int(words[1])
         keys, rest = words[2:2 + number], words[2 + number:]
-        options = options_of(rest[4 * number:])
-        members = [(local, key.encode(), Quota.of(int(rest[at]), *rest[at + 1:at + 3], options.get("strict", False)),
-                    int(rest[at + 3])) for key, at in zip(keys, range(0, 4 * number, 4))]
-        replies = allow_all(members, options["at"])
+        members, is_strict = [], "STRICT" in rest
+        for key in keys:
+            length = 4 + 2 * (rest[4:5] == ["WARMUP"]) + 2 * (rest[6:7] == ["COLD"])
+            quota = quota_of(rest, {"strict": is_strict} | options_of(rest[4:length]))
+            members.append((local, key.encode(), quota, int(rest[3])))
+            rest = rest[length:]
+        replies = allow_all(members, options_of(rest)["at"])
         return [int(all(reply[0] for reply in replies)), *replies]
     options = options_of(words[first:])
-    quota = Quota.of(int(words[2]), words[3], words[4], options.pop("strict", False))
+    quota = quota_of(words[2:], options)
     try:
         return local.execute(command, words[1].encode(), quota, options.pop("at"), **options)
     except CountOverflow as error:

@@ -21,7 +21,6 @@ class RateMember:
     """A request to a limiter of rates."""
 
     def __init__(self, request: Request[Any]) -> None:
-        request.limiter._check_no_warm_up("admit")
         self.limiter, self._demand = request.limiter, request.demand
         self.name, self.key, self.cost = request.name, request.demand.key, request.demand.cost
         self.is_strict = request.demand.quota.strict

@@ -1,8 +1,7 @@
 """Several limits that decide together: all grant a request, or none counts it."""
 
 import time
-from collections.abc import Awaitable, Callable, Coroutine, Sequence
-from contextlib import suppress
+from collections.abc import Coroutine, Sequence
 from typing import Any, overload
 
 from ._core import local_windows
@@ -46,33 +45,8 @@ def decide_together(requests: Sequence[Request[Any]], deadline: Duration | None)
 
 
 async def _decide(requests: Sequence[Request[Any]], deadline: Duration | None) -> Decisions:
-    wait: float = requests[0].limiter._wait(deadline)
-    if all(one.limiter._warming is None for one in requests):
-        return await _ask(requests, wait)
-    ends = time.monotonic() + wait
-    decisions, denied = await _ask_warming(requests, wait, _ask)
-    if any([await one.limiter._has_risen(one.demand, ends) for one in denied]):
-        with suppress(UnavailableError):  # then the denial that the server gave stands
-            decisions, _ = await _ask_warming(requests, max(0.0, ends - time.monotonic()), _ask_server)
-    return decisions
-
-
-async def _ask_warming(
-    requests: Sequence[Request[Any]], wait: float,
-    ask: Callable[[Sequence[Request[Any]], float], Awaitable[Decisions]],
-) -> tuple[Decisions, list[Request[Any]]]:
-    """Ask with the limits that the keys have while they warm up. Also returns which of them have denied it."""
-    asked = [Request(one.limiter, one.limiter._with_its_limit(one.demand)) for one in requests]
-    decisions = await ask(asked, wait)
-    members = tuple(one.limiter._heard(one.demand, decision, bool(decisions))
-                    for one, decision in zip(asked, decisions.members))
-    return Decisions(bool(decisions), members), [
-        one for one, decision in zip(asked, members)
-        if not decision and (decision.never or decision.retry_after is not None) and decision.source != "failure"]
-
-
-async def _ask(requests: Sequence[Request[Any]], wait: float) -> Decisions:
     """Ask the server, or apply the failure policy."""
+    wait: float = requests[0].limiter._wait(deadline)
     try:
         return await _ask_server(requests, wait)
     except UnavailableError as error:

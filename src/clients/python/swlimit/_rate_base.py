@@ -2,8 +2,6 @@
 
 import math
 import time
-from collections.abc import Awaitable, Callable
-from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any, Generic, Literal, TypedDict, TypeVar, get_args
 
@@ -12,8 +10,7 @@ from ._core.decision import Decision, Source
 from ._core.denial_cache import Demand, DenialCache, Ticket
 from ._core.local_windows import LocalWindows
 from ._core.quota import Duration, Quota, checked_flag, checked_integer, milliseconds, seconds
-from ._core.warm_up import WarmingKeys, WarmUp
-from ._protocol.commands import Allow, Peek, RateCommand, Record
+from ._protocol.commands import RateCommand, Record
 from ._protocol.script_fallback import Module
 from ._sync_async import C
 from ._transport.breaker import LAST_PROBE
@@ -36,7 +33,7 @@ class Options(TypedDict, total=False):
     prefix: Key
     module: Module
     warm_up: Duration | None
-    cold: float | None
+    cold: int | None
 
 
 class RateLimiterBase(BaseLimiter, Generic[C]):
@@ -46,7 +43,7 @@ class RateLimiterBase(BaseLimiter, Generic[C]):
         self, client: C | None, limit: int, window: Duration | None = None, resolution: Duration | None = None, *,
         strict: bool = False, mode: Mode | None = None, on_failure: OnFailure = "local", local_share: float = 0.1,
         timeout: Duration = 0.05, max_untracked_age: Duration = 0.1, max_keys: int = 100_000, max_waiting: int = 10,
-        prefix: Key = b"", module: Module = "auto", warm_up: Duration | None = None, cold: float | None = None,
+        prefix: Key = b"", module: Module = "auto", warm_up: Duration | None = None, cold: int | None = None,
     ) -> None:
         """At most `limit` units in each `window`, which slides in steps of `resolution`.
 
@@ -64,7 +61,7 @@ class RateLimiterBase(BaseLimiter, Generic[C]):
         module: "always" uses the module's commands, "never" the script, which works where no module can be loaded, and
             "auto" the script when the server does not know the module.
         warm_up: how long a key's limit takes to rise after idleness, at least ten windows. It begins at `limit / cold`;
-            cold is above 1, at most 1000, and by default 3. Not with `block`, `acquire` and `admit`.
+            cold is an integer of 2 to 1000, and by default 3.
         """
         if window is None and isinstance(limit, str) or isinstance(client, str) and isinstance(limit, str):
             kind = type(self).__name__
@@ -74,28 +71,15 @@ class RateLimiterBase(BaseLimiter, Generic[C]):
         one_of("mode", mode, (None, *get_args(Mode)))
         if (client is None) != (mode == "local") and not (client is None and mode is None):
             raise ValueError(f"mode {mode!r} needs {'no client' if client is not None else 'a client'}")
-        self.quota = Quota.of(limit, window, resolution, strict)  # type: ignore[arg-type]
+        self.quota = Quota.of(limit, window, resolution, strict, warm_up, cold)  # type: ignore[arg-type]
         self._set_up(client, on_failure, local_share, timeout, max_keys, max_waiting, prefix, module)
         self._untracked = seconds(max_untracked_age, "max_untracked_age", least=0)
         self._local = LocalWindows(self._share, max_keys)
-        self._warming = self._warming_keys(warm_up, cold, max_keys)
         self._denials = DenialCache(max_keys) if client is not None and mode != "direct" else None
         self._connect(client)
 
     def _evicted(self) -> int:
         return self._local.evicted
-
-    def _warming_keys(self, warm_up: Duration | None, cold: float | None, max_keys: int) -> WarmingKeys | None:
-        if warm_up is None:
-            if cold is not None:
-                raise ValueError("cold needs warm_up")
-            return None
-        geometry = self.quota.geometry
-        return WarmingKeys(WarmUp.of(warm_up, cold, geometry.window), geometry.end_of(0), max_keys)
-
-    def _check_no_warm_up(self, with_what: str) -> None:
-        if self._warming is not None:
-            raise ValueError(f"warm_up does not go with {with_what}")
 
     def __repr__(self) -> str:
         limit, window, resolution = self.quota.words
@@ -122,8 +106,6 @@ class RateLimiterBase(BaseLimiter, Generic[C]):
         checked_integer(cost, "cost", 1)
         if partial is not False:
             checked_flag(partial, "partial")
-        if block is not None:
-            self._check_no_warm_up("block")
         return (self._name(key), self.quota if limit is None else self.quota.at(limit),
                 0 if block is None else milliseconds(block, "block"))
 
@@ -132,7 +114,7 @@ class RateLimiterBase(BaseLimiter, Generic[C]):
         if self._denials is None:
             return None
         if demand.cost > demand.quota.limit:
-            if demand.block or demand.full_limit is not None and demand.cost <= demand.full_limit:
+            if demand.block:
                 return None
             known: Decision | None = Decision.unasked(demand.quota, 0, None, "cache", never=True)
         else:
@@ -140,64 +122,6 @@ class RateLimiterBase(BaseLimiter, Generic[C]):
         if known is not None:
             self.statistics.add(known)
         return known
-
-    async def _decide_warming(self, demand: Demand, command: Callable[[Demand], RateCommand], wait: float) -> Decision:
-        """Decide with the limit that a key has while it warms up."""
-        ends = time.monotonic() + wait
-        asked = self._with_its_limit(demand)
-        decision = await self._decide_heard(asked, command(asked), wait, self._decide)
-        is_denied = not decision and decision.source != "failure"
-        if is_denied and command(asked).name == Allow.name and await self._has_risen(asked, ends):
-            asked = self._with_its_limit(demand)
-            left = max(0.0, ends - time.monotonic())
-            with suppress(UnavailableError):  # then the denial that the server gave stands
-                decision = await self._decide_heard(asked, command(asked), left, self._decide_at_server)
-        return decision
-
-    async def _decide_heard(
-        self, demand: Demand, command: RateCommand, wait: float,
-        decide: Callable[[Demand, RateCommand, float], Awaitable[Decision]],
-    ) -> Decision:
-        decision = self._known(demand)
-        if decision is None:
-            decision = await decide(demand, command, wait)
-        return self._heard(demand, decision, command.name == Allow.name)
-
-    def _with_its_limit(self, demand: Demand) -> Demand:
-        """The same, with the limit that its key has at the moment."""
-        if self._warming is None:
-            return demand
-        full = demand.quota.limit
-        limit = self._warming.limit(demand.key, full, self._clock.instant())
-        return demand._replace(quota=demand.quota.at(limit), full_limit=full)
-
-    def _heard(self, demand: Demand, decision: Decision, counts: bool) -> Decision:
-        """Learn from a decision how warm its key is. What is above the limit fits once that has risen."""
-        if self._warming is None or demand.full_limit is None:
-            return decision
-        now, limit, full = self._clock.instant(), demand.quota.limit, demand.full_limit
-        remaining = decision.remaining if decision.source in ("server", "local") else None
-        self._warming.heard(demand.key, full, limit, decision.granted if counts else 0, remaining, now)
-        if limit < demand.cost <= full and not decision:
-            wait = max(1, self._warming.wait(demand.key, full, demand.cost, now))  # the limit may have risen meanwhile
-            return decision._replace(retry_after=wait / 1000, never=False)
-        return decision
-
-    async def _has_risen(self, denied: Demand, ends: float) -> bool:
-        """Whether the limit is higher than at a denial. Once in each step of the warm-up, look how much is counted:
-        perhaps other processes have warmed the key up. Not when the wait has ended by then."""
-        full, wait = denied.full_limit, ends - time.monotonic()
-        if self._warming is None or full is None or denied.quota.limit >= full or wait <= 0:
-            return False
-        if self._warming.looks(denied.key):
-            peek = Peek(denied.key, denied.quota.at(full))
-            try:
-                remaining = (await self._send(peek, wait))[2] if self._state is not None else self._local.execute(
-                    peek.name, peek.key, peek.quota, self._clock.instant())[2]
-            except UnavailableError:
-                remaining = None
-            self._warming.heard(denied.key, full, full, 0, remaining, self._clock.instant())
-        return self._warming.limit(denied.key, full, self._clock.instant()) > denied.quota.limit
 
     async def _decide(self, demand: Demand, command: RateCommand, wait: float) -> Decision:
         """Ask the server, or apply the failure policy."""

@@ -49,11 +49,9 @@ class _RateLimiter(RateLimiterBase[C]):
         block: for how long a denial blocks the key. limit: another limit, for this request.
         deadline: how long the caller waits at most; the decision is made a little before.
         """
-        if self._state is None and self._warming is None:
+        if self._state is None:
             return self._allow_here(key, cost, partial, block, limit, deadline)
         demand, wait = self._demand(key, cost, partial, block, limit), self._wait(deadline)
-        if self._warming is not None:
-            return await self._decide_warming(demand, lambda one: Allow(*one[:2], cost, partial=partial), wait)
         known = self._known(demand)
         if known is not None:
             return known
@@ -72,8 +70,6 @@ class _RateLimiter(RateLimiterBase[C]):
                     deadline: Duration | None = None) -> Decision:
         """The same decision, without counting."""
         demand, wait = self._demand(key, cost, partial, None, limit), self._wait(deadline)
-        if self._warming is not None:
-            return await self._decide_warming(demand, lambda one: Peek(*one[:2], cost, partial=partial), wait)
         known = self._known(demand)
         if known is not None:
             return known
@@ -86,7 +82,7 @@ class _RateLimiter(RateLimiterBase[C]):
         While the server is unavailable, raises UnavailableError; with `keep` it is counted here, and on the server when
         that is back.
         """
-        demand = self._with_its_limit(self._demand(key, cost, False, block, limit))
+        demand = self._demand(key, cost, False, block, limit)
         checked_flag(keep, "keep")
         aged = milliseconds(age, "age", least=0)
 
@@ -95,7 +91,7 @@ class _RateLimiter(RateLimiterBase[C]):
 
         began = time.monotonic()
         try:
-            return self._heard(demand, await self._decide(demand, make(0), self._timeout), False)
+            return await self._decide(demand, make(0), self._timeout)
         except UnavailableError:
             server = self._state.of(demand.key) if keep and self._state is not None else None
             if self._state is None or server is None:
@@ -126,10 +122,7 @@ class _RateLimiter(RateLimiterBase[C]):
 
     async def _reset(self, key: Key) -> bool:
         """Forget what is counted for a key, and its block; whether there was anything. Raises UnavailableError."""
-        name = self._name(key)
-        if self._warming is not None:
-            self._warming.forget(name)
-        return bool(await self._change(Delete(name)))
+        return bool(await self._change(Delete(self._name(key))))
 
     async def _change(self, command: Command, **options: Any) -> Any:
         """Send a command that decides nothing; this process forgets the key's denials at once."""
@@ -144,7 +137,6 @@ class _RateLimiter(RateLimiterBase[C]):
 
     async def _acquire(self, key: Key, cost: int = 1, timeout: Duration | None = None) -> Decision:
         """`allow` that waits for its turn, at most `timeout`; it does not wait when that would be too short."""
-        self._check_no_warm_up("acquire")
         demand = self._demand(key, cost, False, None, None)
         return await Acquisition(self, demand, self._clock.monotonic() + longest_wait(timeout)).outcome()
 
@@ -171,8 +163,6 @@ class _RateLimiter(RateLimiterBase[C]):
 
         As a decorator, the key may be a function of the call's arguments. A timeout waits; None for ever.
         """
-        if timeout != 0:
-            self._check_no_warm_up("acquire")
         return Limit(self, key, cost, timeout)
 
 
@@ -181,7 +171,7 @@ class Limiter(Threaded, _RateLimiter[Client]):
 
     def allow(self, key: Key, cost: int = 1, *, partial: bool = False, block: Duration | None = None,
               limit: int | None = None, deadline: Duration | None = None) -> Decision:
-        if self._state is None and self._warming is None:
+        if self._state is None:
             return self._allow_here(key, cost, partial, block, limit, deadline)
         return run(self._allow(key, cost, partial=partial, block=block, limit=limit, deadline=deadline))
 

@@ -19,6 +19,7 @@ class Decision(NamedTuple):
     granted: int
     """Units granted: the cost, with `partial` possibly less; 0 is a denial."""
     limit: int
+    """The limit in force: with `warm_up` less than the whole for a while after idleness."""
     remaining: int | None
     """Units that are still available."""
     retry_after: float | None
@@ -51,10 +52,6 @@ class Decision(NamedTuple):
         """The same denial, `seconds` later."""
         return Decision(0, self.limit, self.remaining, max(0.0, (self.retry_after or 0.0) - seconds),
                         max(0.0, (self.reset_after or 0.0) - seconds), self.window, "cache")
-
-    def lowered(self, limit: int) -> "Decision":
-        """The same denial by a limit that is at most this one's."""
-        return self._replace(limit=limit, remaining=max(0, (self.remaining or 0) - (self.limit - limit)))
 
     @property
     def wait(self) -> int | None:

@@ -29,8 +29,6 @@ class Demand(NamedTuple):
     cost: int
     block: int = 0
     """ms for which a denial of it blocks the key; 0: it does not."""
-    full_limit: int | None = None
-    """Of a key that warms up, whose limit is lower at first; None of all others."""
 
 
 class Ticket(NamedTuple):
@@ -88,11 +86,6 @@ class _Shard:
         if not self.quotas[key]:
             del self.quotas[key]
 
-    def covering(self, key: bytes, quota: Quota) -> Quota:
-        """Of the quotas with a known denial the one that differs in nothing but a higher limit, or this one."""
-        higher = (one for one in self.quotas.get(key, ()) if one.limit > quota.limit and one.at(quota.limit) == quota)
-        return max(higher, default=quota, key=lambda one: one.limit)
-
     def make_room(self, now: float, most: int) -> None:
         """Drop the oldest while there are too many, and those that have ended, a few at a time."""
         for _ in range(2):
@@ -122,18 +115,16 @@ class DenialCache:
         if not shard.denials:
             return None
         with shard.lock:
-            quota = demand.quota if demand.full_limit is None else shard.covering(name, demand.quota)
-            denial = shard.denials.get((name, quota))
+            denial = shard.denials.get((name, demand.quota))
             if denial is None:
                 return None
             if now >= denial.ends:
-                shard.drop(name, quota)
+                shard.drop(name, demand.quota)
                 return None
             if demand.cost < denial.cost or demand.block and now >= denial.block_ends:
                 return None
             shard.denied_of(name, self._most).since += 1
-        known = denial.decision.later(now - denial.replied)
-        return known if demand.full_limit is None else known.lowered(demand.quota.limit)
+        return denial.decision.later(now - denial.replied)
 
     def ticket(self, demand: Demand, now: float, block_ends: float = 0.0) -> Ticket:
         """Take it before the request is written; `block_ends` is that of an earlier request for the same demand."""

@@ -1,4 +1,4 @@
-"""Quotas: how much in which window. And durations as people write them."""
+"""Quotas: how much in which window, and how that rises after idleness. And durations as people write them."""
 
 import functools
 import math
@@ -6,11 +6,14 @@ import re
 from dataclasses import dataclass
 from datetime import timedelta
 from functools import cached_property
+from typing import NamedTuple
 
 MAX_EXACT = 2**53 - 1  # the largest limit, cost and count
 MAX_WINDOW = 3650 * 24 * 60 * 60 * 1000  # 3650 days, in ms
 MAX_SUBINTERVALS = 1_000_000  # the most that a server can be configured to allow
 DEFAULT_SUBINTERVALS = 12, 4096  # the fewest and the most when no resolution is given
+DEFAULT_COLD, MAX_COLD = 3, 1000
+LEAST_WINDOWS = 10  # in a warm-up: each window may begin with a burst of its limit
 
 Duration = str | int | float | timedelta
 
@@ -99,16 +102,51 @@ class Geometry:
         return (subinterval + 1) * self.resolution + self.window
 
 
+class WarmUp(NamedTuple):
+    """How limits rise once a key is in use: from one part of `cold` to the whole within `duration` ms."""
+
+    duration: int
+    cold: int = DEFAULT_COLD
+
+    @classmethod
+    def of(cls, duration: Duration | None, cold: int | None, window: int) -> "WarmUp | None":
+        """The warm-up that these words mean, of limits with a window of so many ms."""
+        if duration is None:
+            if cold is not None:
+                raise ValueError("cold needs warm_up")
+            return None
+        length, cold = milliseconds(duration, "warm_up"), DEFAULT_COLD if cold is None else cold
+        if isinstance(cold, bool) or not isinstance(cold, int) or not 2 <= cold <= MAX_COLD:
+            raise ValueError(f"cold must be an integer between 2 and {MAX_COLD}, not {cold!r}")
+        if length < LEAST_WINDOWS * window:
+            raise ValueError("warm_up must be at least ten times the window")
+        return cls(length, cold)
+
+    def limit(self, whole: int, used_for: int) -> int:
+        """The limit in force of a key that has been in use for so many ms."""
+        if used_for >= self.duration:
+            return whole
+        part = whole * (self.duration + (self.cold - 1) * used_for) // (self.cold * self.duration)
+        return min(whole, max(1, part))
+
+    @property
+    def words(self) -> tuple[str | int, ...]:
+        """As commands take it."""
+        return ("WARMUP", f"{self.duration}ms", *(() if self.cold == DEFAULT_COLD else ("COLD", self.cold)))
+
+
 @dataclass(frozen=True)
 class Quota:
-    """`limit window resolution`, and whether the limit holds for any span of the window."""
+    """`limit window resolution`, whether the limit holds for any span of the window, and how it rises."""
 
     limit: int
     geometry: Geometry
     strict: bool = False
+    warm_up: WarmUp | None = None
 
     @classmethod
-    def of(cls, limit: int, window: Duration, resolution: Duration | None = None, strict: bool = False) -> "Quota":
+    def of(cls, limit: int, window: Duration, resolution: Duration | None = None, strict: bool = False,
+           warm_up: Duration | None = None, cold: int | None = None) -> "Quota":
         """The quota that these words mean."""
         checked_integer(limit, "limit", least=0)
         checked_flag(strict, "strict")
@@ -119,16 +157,16 @@ class Quota:
             raise ValueError("resolution must divide the window evenly")
         if geometry.subintervals > MAX_SUBINTERVALS:
             raise ValueError(f"window / resolution is {geometry.subintervals} subintervals, above {MAX_SUBINTERVALS}")
-        return cls(limit, geometry, strict)
+        return cls(limit, geometry, strict, WarmUp.of(warm_up, cold, length))
 
     @functools.lru_cache(maxsize=1024)  # noqa: B019  (a quota is small, and there are few)
     def at(self, limit: int) -> "Quota":
         """The same with another limit."""
-        return Quota(checked_integer(limit, "limit", least=0), self.geometry, self.strict)
+        return Quota(checked_integer(limit, "limit", least=0), self.geometry, self.strict, self.warm_up)
 
     @cached_property
     def _hash(self) -> int:
-        return hash((self.limit, self.geometry, self.strict))
+        return hash((self.limit, self.geometry, self.strict, self.warm_up))
 
     def __hash__(self) -> int:
         return self._hash

@@ -19,12 +19,15 @@ class CountOverflow(ArithmeticError):
 
 
 class Window:
-    """The units counted for one key, by subinterval, oldest first; at least one."""
+    """The units counted for one key, by subinterval, oldest first; at least one.
 
-    __slots__ = ("counts", "end", "geometry", "newest", "total")
+    since: since when the key is in use, for limits that rise; 0 if that is not known.
+    """
 
-    def __init__(self, geometry: Geometry, counts: dict[int, int]) -> None:
-        self.geometry = geometry
+    __slots__ = ("counts", "end", "geometry", "newest", "since", "total")
+
+    def __init__(self, geometry: Geometry, counts: dict[int, int], since: int = 0) -> None:
+        self.geometry, self.since = geometry, since
         self._hold(counts)
 
     def _hold(self, counts: dict[int, int]) -> None:
@@ -34,6 +37,12 @@ class Window:
         self.newest = next(reversed(counts))
         self.end = self.geometry.end_of(self.newest)
         """The first instant at which nothing counts."""
+
+    @property
+    def forgotten(self) -> int:
+        """The first instant at which nothing in it matters: a key stays in use until nothing has counted for a window.
+        """
+        return self.end + self.geometry.window if self.since else self.end
 
     def instant(self, now: int) -> int:
         """The instant of a decision: time never runs backwards for a key."""
@@ -85,7 +94,7 @@ class Window:
             moved = min((subinterval + 1) * resolution - 1, instant) // geometry.resolution
             if min(self.geometry.end_of(subinterval), geometry.end_of(moved)) > instant:
                 counts[moved] = counts.get(moved, 0) + units
-        return Window(geometry, counts) if counts else None
+        return Window(geometry, counts, self.since) if counts else None
 
     def end_at(self, geometry: Geometry) -> int:
         """The first instant at which nothing counts for requests at a geometry.
@@ -144,38 +153,41 @@ class Key:
     @property
     def end(self) -> int:
         """The first instant at which nothing in it matters."""
-        return max(self.blocked_until, self.window.end if self.window else 0)
+        return max(self.blocked_until, self.window.forgotten if self.window else 0)
 
     def peek(self, quota: Quota, now: int, cost: int = 1, partial: bool = False) -> Reply:
         window = self._seen(quota, now)
-        granted, remaining = self._decide(window, quota, now, cost, partial)
-        return self._untouched(quota, now, granted, remaining, 1 if partial else cost)
+        limit = self._in_force(window, quota, now, cost, partial)
+        granted, remaining = self._decide(window, limit, quota.strict, now, cost, partial)
+        return self._untouched(quota, now, limit, granted, remaining, 1 if partial else cost)
 
     def allow(self, quota: Quota, now: int, cost: int = 1, partial: bool = False, block: int | None = None) -> Reply:
         window = self._seen(quota, now)
-        granted, remaining = self._decide(window, quota, now, cost, partial)
+        limit = self._in_force(window, quota, now, cost, partial)
+        granted, remaining = self._decide(window, limit, quota.strict, now, cost, partial)
         if not granted:
             if block is None:
-                return self._untouched(quota, now, 0, remaining, 1 if partial else cost)
+                return self._untouched(quota, now, limit, 0, remaining, 1 if partial else cost)
             self._begin_block(block, now)
             return self.peek(quota, now, cost, partial)
-        instant = window.instant(now) if window else now
-        self._count(window, quota, instant // quota.geometry.resolution, granted)
-        return [granted, quota.limit, remaining - granted, 0, self._reset_after(quota, now)]
+        self._count(window, quota, now, window.instant(now) if window else now, granted)
+        return [granted, limit, remaining - granted, 0, self._reset_after(quota, now)]
 
     def record(self, quota: Quota, now: int, cost: int = 1, age: int = 0, block: int | None = None) -> Reply:
         window, geometry = self._seen(quota, now), quota.geometry
-        subinterval = max(0, now - age) // geometry.resolution
+        instant = max(0, now - age)
+        subinterval = instant // geometry.resolution
         too_late = window is not None and subinterval < window.newest - geometry.subintervals
         if too_late or geometry.end_of(subinterval) <= now:
             return self.peek(quota, now, cost)
-        granted, _ = self._decide(window, quota, now, cost)
-        self._count(window, quota, subinterval, cost)
+        limit = self._in_force(window, quota, now, cost)
+        granted, _ = self._decide(window, limit, quota.strict, now, cost)
+        self._count(window, quota, now, instant, cost)
         if not granted:
             self._begin_block(block, now)
-        _, remaining = self._decide(self.window, quota, now, 0)
+        _, remaining = self._decide(self.window, limit, quota.strict, now, 0)
         retry_after = 0 if granted else self._retry_after(quota, now, cost)
-        return [granted, quota.limit, remaining, retry_after, self._reset_after(quota, now)]
+        return [granted, limit, remaining, retry_after, self._reset_after(quota, now)]
 
     def refund(self, units: int, now: int, age: int | None = None, since: int | None = None) -> int:
         if since is not None:
@@ -204,13 +216,13 @@ class Key:
         if self.end <= now:
             self.window, self.blocked_until = None, 0
 
-    def _decide(self, window: Window | None, quota: Quota, now: int, cost: int,
+    def _decide(self, window: Window | None, limit: int, strict: bool, now: int, cost: int,
                 partial: bool = False) -> tuple[int, int]:
         """The units granted, and those that remain before they are counted."""
         if now < self.blocked_until:
             return 0, 0
-        estimate, held = window.load(now, quota.strict) if window else (0, 0)
-        remaining = quota.limit - estimate if quota.limit > estimate else 0
+        estimate, held = window.load(now, strict) if window else (0, 0)
+        remaining = limit - estimate if limit > estimate else 0
         granted = cost if cost <= remaining else remaining if partial else 0
         if granted and held + granted > MAX_EXACT:
             raise CountOverflow
@@ -220,10 +232,10 @@ class Key:
         if block is not None and now >= self.blocked_until:
             self.blocked_until = now + block
 
-    def _untouched(self, quota: Quota, now: int, granted: int, remaining: int, least: int) -> Reply:
+    def _untouched(self, quota: Quota, now: int, limit: int, granted: int, remaining: int, least: int) -> Reply:
         """The reply when nothing was counted, to a request that takes at least so many units."""
         retry_after = 0 if granted else self._retry_after(quota, now, least)
-        return [granted, quota.limit, remaining, retry_after, self._reset_after(quota, now)]
+        return [granted, limit, remaining, retry_after, self._reset_after(quota, now)]
 
     def _seen(self, quota: Quota, now: int) -> Window | None:
         window = self.window
@@ -231,9 +243,28 @@ class Key:
             return window
         return window.seen(quota.geometry, now)
 
-    def _count(self, window: Window | None, quota: Quota, subinterval: int, units: int) -> None:
+    def _since(self, now: int) -> int:
+        """Since when the key is in use; 0 where it is not, or where that is not known."""
+        window = self.window
+        return window.since if window is not None and now < window.forgotten else 0
+
+    def _in_force(self, window: Window | None, quota: Quota, now: int, cost: int, partial: bool = False) -> int:
+        """The limit in force. Where nothing counts it is at least the cost, or one that is higher than the limit is at
+        first would never be granted: a denial begins no use."""
+        whole, warm_up = quota.limit, quota.warm_up
+        if warm_up is None:
+            return whole
+        since = self._since(now)
+        if window is not None:
+            return warm_up.limit(whole, max(0, window.instant(now) - since)) if since else whole
+        limit = warm_up.limit(whole, max(0, now - since) if since else 0)
+        return limit if partial or cost > whole else max(limit, cost)
+
+    def _count(self, window: Window | None, quota: Quota, now: int, instant: int, units: int) -> None:
+        subinterval = instant // quota.geometry.resolution
         if window is None:
-            window = Window(quota.geometry, {subinterval: units})
+            since = self._since(now) or (max(1, instant) if quota.warm_up else 0)
+            window = Window(quota.geometry, {subinterval: units}, since)
         else:
             window.count(subinterval, units)
         self.window = window
@@ -242,20 +273,23 @@ class Key:
         """ms until `least` units would be granted; −1 if they never can be."""
         if least > quota.limit:
             return -1
-        return self._left(self._fits_at(quota, now, quota.limit - least), now)
+        return self._left(self._fits_at(quota, now, least), now)
 
-    def _fits_at(self, quota: Quota, now: int, room: int) -> int:
-        """The instant from which on the estimate is at most `room`; not after `now` where it is already."""
+    def _fits_at(self, quota: Quota, now: int, cost: int) -> int:
+        """The instant from which on a cost of at most the limit fits; not after `now` where it does already."""
         if self.window is None:
             return 0
-        if self.window.geometry is quota.geometry or self.window.geometry == quota.geometry:
-            return self.window.fits_at(room, quota.strict)
+        if quota.warm_up is None and (
+                self.window.geometry is quota.geometry or self.window.geometry == quota.geometry):
+            return self.window.fits_at(quota.limit - cost, quota.strict)
 
         def fits(instant: int) -> bool:
             window = self._seen(quota, instant)
-            return window is None or window.load(instant, quota.strict)[0] <= room
+            if window is None:
+                return True
+            return window.load(instant, quota.strict)[0] + cost <= self._in_force(window, quota, instant, cost)
 
-        # Units only ever slide out: what fits once fits from then on, at the latest at the end.
+        # Units only ever slide out, and limits rise: what fits once fits from then on, at the latest at the end.
         return now + bisect_left(range(now, max(now, self.window.end)), True, key=fits)
 
     def _reset_after(self, quota: Quota, now: int) -> int:

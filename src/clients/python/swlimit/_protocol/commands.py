@@ -124,7 +124,7 @@ class RateCommand(Command):
 
     def arguments(self) -> Words:
         quota = self.quota
-        if self.cost == 1 and not (self.partial or quota.strict or self.age or self.block):
+        if self.cost == 1 and not (self.partial or quota.strict or quota.warm_up or self.age or self.block):
             return quota.words
         words = [*quota.words]
         if self.cost != 1:
@@ -135,6 +135,8 @@ class RateCommand(Command):
             words.append("STRICT")
         if self.age:
             words += "AGE", f"{self.age}ms"
+        if quota.warm_up:
+            words += quota.warm_up.words
         if self.block:
             words += "BLOCK", f"{self.block}ms"
         return words
@@ -375,7 +377,13 @@ class RateClause(NamedTuple):
     cost: int
 
     def words(self) -> Words:
-        return "RATE", *self.quota.words, self.cost
+        return "RATE", *self.own_words
+
+    @property
+    def own_words(self) -> Words:
+        """The same without its kind, as MALLOW takes it."""
+        warm_up = self.quota.warm_up
+        return *self.quota.words, self.cost, *(() if warm_up is None else warm_up.words)
 
 
 class BudgetClause(NamedTuple):
@@ -424,7 +432,7 @@ class AllowAll(_SeveralKeys):
         self.members, self.strict = members, strict
 
     def arguments(self) -> Words:
-        return [word for _, quota, cost in self.members for word in (*quota.words, cost)] + ["STRICT"] * self.strict
+        return [word for member in self.members for word in member.own_words] + ["STRICT"] * self.strict
 
     def decoded(self, reply: Any) -> list[Any]:
         return rows(reply, [5] * len(self.keys))

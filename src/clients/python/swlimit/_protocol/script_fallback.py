@@ -221,7 +221,7 @@ def _packed(command: Command, at: int | None) -> bytes | None:
         return None
     quota = command.quota
     subintervals = quota.geometry.subintervals
-    if command.block or command.age or subintervals > MOST_SUBINTERVALS:
+    if command.block or command.age or quota.warm_up or subintervals > MOST_SUBINTERVALS:
         return None
     flags = COUNT * (not command.reads) | PARTIAL * command.partial | STRICT * quota.strict
     numbers = quota.limit, quota.geometry.resolution, subintervals, command.cost
@@ -229,8 +229,8 @@ def _packed(command: Command, at: int | None) -> bytes | None:
 
 
 def _packed_all(command: AllowAll, at: int | None) -> bytes | None:
-    geometries = [quota.geometry for _, quota, _ in command.members]
-    if len(geometries) < 2 or any(geometry.subintervals > MOST_SUBINTERVALS for geometry in geometries):
+    quotas = [quota for _, quota, _ in command.members]
+    if len(quotas) < 2 or any(one.warm_up or one.geometry.subintervals > MOST_SUBINTERVALS for one in quotas):
         return None
     numbers = [number for _, quota, cost in command.members for number in (
         quota.limit, quota.geometry.resolution, quota.geometry.subintervals, cost)]

@@ -9,7 +9,15 @@ from typing import Any, Literal, NamedTuple
 import redis.exceptions as redis_errors
 
 from .._protocol.commands import NOTHING, Acquire, Command, Kept, RateCommand, ServerCommand, Time, Words
-from .._protocol.replies import ERROR_REPLIES, BadReply, Failure, is_failure, is_unknown_command, quoted
+from .._protocol.replies import (
+    ERROR_REPLIES,
+    BadReply,
+    Failure,
+    is_failure,
+    is_unknown_command,
+    is_unknown_warm_up,
+    quoted,
+)
 from .._protocol.script_fallback import Dialect, Module, TakenOver, unpacked
 from ..errors import ModuleMissing, NotExecuted, UnavailableError
 from .breaker import Breaker
@@ -105,6 +113,9 @@ class ServerHealth:
                     self.breaker.answered()
                     return ModuleMissing(str(command.words()[0]), self.dialect.has_old_module)
                 return self.failed(Failure.of(reply), key, NotExecuted)
+            if is_unknown_warm_up(reply, command.words()):
+                self.breaker.answered()
+                return ModuleMissing("WARMUP", is_old=True)
             if is_failure(reply):
                 if isinstance(reply, redis_errors.ReadOnlyError):  # it is no longer a primary
                     self.close()
