@@ -9,7 +9,7 @@ from pathlib import Path
 
 import redis
 
-from .layout import BUDGET_MAGIC, MAGIC, Budget, Entry, decode, encode
+from .layout import BUDGET_MAGIC, MAGIC, MAGIC_IN_USE, Budget, Entry, decode, effects, encode
 
 BATCH = 500
 TAKEOVER = Path(__file__).parents[2] / "src/server/script/takeover.lua"
@@ -92,12 +92,12 @@ def read_module(client, key):
     counts = [tuple(count) for count in shown[b"counts"]]
     if not counts and not shown[b"blocked"]:
         return None  # a block that has passed
-    return Entry(shown[b"window"], shown[b"resolution"], counts, shown[b"blocked"]), pttl
+    return Entry(shown[b"window"], shown[b"resolution"], counts, shown[b"blocked"], shown.get(b"since", 0)), pttl
 
 
 def read_script(client, key):
     """What a key of the script holds, and its PTTL; None for other keys."""
-    if client.type(key) != b"string" or client.getrange(key, 0, 3) not in (MAGIC, BUDGET_MAGIC):
+    if client.type(key) != b"string" or client.getrange(key, 0, 3) not in (MAGIC, MAGIC_IN_USE, BUDGET_MAGIC):
         return None
     with client.pipeline() as transaction:
         value, pttl = transaction.get(key).pttl(key).execute()
@@ -116,17 +116,6 @@ def write_module(client, key, entry, pttl):
         for effect in effects(entry):
             transaction.execute_command("SWLIMIT.APPLY", key, f"{effect}~{until}")
         transaction.execute()
-
-
-def effects(entry):
-    """What makes such a key."""
-    if isinstance(entry, Budget):
-        yield f"p{entry.until}@{entry.since}+{entry.used}"
-        return
-    for start, units in entry.counts:
-        yield f"c{entry.resolution}*{entry.window // entry.resolution}@{start}+{units}"
-    if entry.blocked_until:
-        yield f"b{entry.blocked_until}"
 
 
 sys.exit(main())

@@ -1,12 +1,13 @@
-"""The script's layout of a key, which src/server/script/swlimit.lua describes, as bytes."""
+"""The script's layout of a key, which src/server/script/swlimit.lua describes, as bytes; and the module's effects."""
 
 import struct
 from typing import NamedTuple
 
-MAGIC = b"swl1"
+MAGIC, MAGIC_IN_USE = b"swl1", b"swl2"
 MOST_SUBINTERVALS = 4096  # that the script takes
 BUDGET_MAGIC = b"swb1"
 _BUDGET = struct.Struct("<4s3d")
+_IN_USE = struct.Struct("<4sd")
 _HEADER = struct.Struct("<4s9d")
 _SLOT = struct.Struct("<2d")
 
@@ -18,6 +19,7 @@ class Entry(NamedTuple):
     resolution: int     # ms
     counts: list        # [(start of the subinterval in ms, units), …], oldest first
     blocked_until: int  # Unix time in ms; 0 without a block
+    since: int = 0      # Unix time in ms, from when on the key is in use, where it remembers that
 
 
 class Budget(NamedTuple):
@@ -45,7 +47,8 @@ def encode(entry):
     previous = slots[-1][1] if slots else 0
     slid = slots[0][1] if slots and slots[0][0] == newest - subintervals else 0
     header = entry.resolution, subintervals, newest, through, slid, entry.blocked_until, len(slots), previous, 0
-    return _HEADER.pack(MAGIC, *header) + b"".join(_SLOT.pack(*slot) for slot in slots)
+    value = _HEADER.pack(MAGIC, *header) + b"".join(_SLOT.pack(*slot) for slot in slots)
+    return _IN_USE.pack(MAGIC_IN_USE, -entry.since) + value[4:] if entry.since else value
 
 
 def decode(value):
@@ -55,6 +58,12 @@ def decode(value):
         if not all(number.is_integer() and number >= 0 for number in numbers):
             raise ValueError("numbers that are not whole")
         return Budget(*map(int, numbers))
+    since = 0
+    if value.startswith(MAGIC_IN_USE) and len(value) >= _IN_USE.size:
+        since = -_IN_USE.unpack_from(value)[1]
+        if not (since > 0 and since.is_integer()):
+            raise ValueError("an instant that is not whole")
+        value = MAGIC + value[_IN_USE.size:]
     if len(value) < _HEADER.size or not value.startswith(MAGIC):
         raise ValueError("not a value of the script")
     _, *numbers = _HEADER.unpack_from(value)
@@ -73,4 +82,17 @@ def decode(value):
         before = int(total)
     if counts != sorted(counts) or counts[0][0] < (newest - subintervals) * resolution:
         raise ValueError("counts out of order")
-    return Entry(subintervals * resolution, resolution, counts, blocked)
+    return Entry(subintervals * resolution, resolution, counts, blocked, int(since))
+
+
+def effects(entry):
+    """What makes such a key."""
+    if isinstance(entry, Budget):
+        yield f"p{entry.until}@{entry.since}+{entry.used}"
+        return
+    since = f"^{entry.since}" if entry.since else ""
+    for start, units in entry.counts:
+        yield f"c{entry.resolution}*{entry.window // entry.resolution}@{start}+{units}{since}"
+        since = ""
+    if entry.blocked_until:
+        yield f"b{entry.blocked_until}"

@@ -35,18 +35,23 @@ def test_foreign_values_are_refused_and_kept(plain, run, words, other):
 
 
 def header(resolution=5000, subintervals=12, newest=T // 5000, through=3.0, slid=0.0, blocked=0.0, slots=0.0,
-           previous=0.0, before=0.0, magic=b"swl1"):
+           previous=0.0, before=0.0, magic=b"swl1", since=None):
     numbers = resolution, subintervals, newest, through, slid, blocked, slots, previous, before
+    if since is not None:
+        return struct.pack("<4s10d", b"swl2", -since, *numbers)
     return struct.pack("<4s9d", magic, *numbers)
 
 
 @pytest.mark.parametrize("value", [
-    header()[:-1], header() + b"x", header(slots=1), header(slots=99), header(magic=b"swl2"), header(through=0),
+    header()[:-1], header() + b"x", header(slots=1), header(slots=99), header(magic=b"swl3"), header(through=0),
     header(through=float("nan")), header(newest=float("inf")), header(newest=-1), header(slots=float("nan")),
     header(before=5), header(slid=4), header(previous=3), header(slid=2, previous=1),
     header(blocked=-1), header(through=2.0**60), header(resolution=0, subintervals=0),
     header(resolution=0, subintervals=0, newest=0, through=0), header(slots=20) + bytes(16 * 16),
-    header(slots=-1),
+    header(slots=-1), header(magic=b"swl2"), header(since=T)[:-1], header(since=T) + b"x", header(since=T, slots=1),
+    header(since=0), header(since=-T), header(since=0.5), header(since=2.0**53), header(since=float("nan")),
+    header(since=T, resolution=0, subintervals=0, newest=0, through=0, blocked=1),
+    header(since=T, slots=20) + bytes(15 * 16),
 ], ids=lambda value: f"{len(value)}:{crc32(value):08x}")
 @pytest.mark.parametrize("words", COMMANDS, ids=lambda words: " ".join(map(str, words)))
 def test_damaged_values_are_refused(plain, run, words, value):

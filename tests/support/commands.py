@@ -14,42 +14,6 @@ def spelled_rise(warmup=None, cold=3):
     return ["WARMUP", f"{warmup}ms", *(["COLD", cold] if cold != 3 else [])] if warmup else []
 
 
-def counted(window, resolution, instant, units=1, since=None):
-    """The effect of units of a window that were counted; `since` where the key remembers from when on it is in use."""
-    return f"c{resolution}*{window // resolution}@{instant}+{units}" + (f"^{since}" if since else "")
-
-
-def kept(words):
-    """A command after which the key has no expiry, however soon it would expire."""
-    return [["MULTI"], words, ["PERSIST", words[1]], ["EXEC"]]
-
-
-def of_vector(case, by_script=False):
-    """Commands that come to a case of tests/conformance/vectors/decisions.json: the last one's reply is its decision.
-    What they store is kept, whatever the clock says."""
-    yield ["DEL", "k"]
-    if stored := case["stored"]:
-        quota = 0, f"{stored['window']}ms", f"{stored['resolution']}ms"
-        since = case.get("since")
-        for start, units in stored["counts"]:
-            if by_script:
-                yield from kept(["SWLIMIT.RECORD", "k", *quota, "COST", units, "AT", start])
-            else:
-                effect = counted(stored["window"], stored["resolution"], start, units, since)
-                yield ["SWLIMIT.APPLY", "k", effect + "~0"]
-                since = None
-    if until := case["blocked_until"]:
-        if by_script:
-            yield from kept(["SWLIMIT.BLOCK", "k", "1ms", "AT", until - 1])
-        else:
-            yield ["SWLIMIT.APPLY", "k", f"b{until}~0"]
-    asked = case["request"]
-    options = [word for word in ("partial", "strict") if asked[word]]
-    options += spelled_rise(asked.get("warm_up"), asked.get("cold"))
-    quota = asked["limit"], f"{asked['window']}ms", f"{asked['resolution']}ms"
-    yield ["SWLIMIT.PEEK", "k", *quota, "COST", asked["cost"], *options, "AT", case["now"]]
-
-
 def expiring(now):
     """Commands that set when a key expires, or change it, each in another way; `now` is by the server's clock."""
     return [

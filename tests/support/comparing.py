@@ -79,6 +79,7 @@ class Commands:
         self.geometry = {key: pick.choice(self.geometries) for key in self.keys + self.budgets + self.held}
         self.ends = dict.fromkeys(self.keys + self.budgets + self.held, 0)
         self.changes = pick.choice([0, 0.02, 0.3])
+        self.rises = pick.random() < 0.5
         self.scale = pick.choice([5, 60, 60, 1000, MAX // 5, MAX])
 
     def leave_the_clock_out(self):
@@ -121,6 +122,16 @@ class Commands:
         spans = [0, 1, resolution, int(pick.random() * length), length, length + resolution]
         return min(MAX_WINDOW, pick.choice(spans))
 
+    def rise(self, geometry, shown=0.5):
+        """How a limit rises: mostly of keys whose geometry has been chosen for it."""
+        pick, (resolution, subintervals) = self.random, geometry
+        if not self.rises or pick.random() > shown:
+            return []
+        length = resolution * subintervals
+        duration = min(MAX_WINDOW, max(1, pick.choice([1, length // 3, 3 * length, 10 * length, MAX_WINDOW])))
+        cold = pick.choice([[], [], [], ["COLD", pick.choice([2, 3, 10, 1000])]])
+        return [pick.choice(["WARMUP", "WARMUP", "warmup"]), f"{duration}ms", *cold]
+
     def quota(self, key):
         if self.random.random() < self.changes:
             self.geometry[key] = self.random.choice(self.geometries)
@@ -149,11 +160,14 @@ class Commands:
             limits = [self.quota(one) for one in self.keys[:2]]
             limits = [(*quota, self.amount(quota[0])) for quota in limits]
             words = ["SWLIMIT.MALLOW", 2, *self.keys[:2]]
+            rises = []
             for limit, resolution, subintervals, cost in limits:
                 words += [limit, f"{resolution * subintervals}ms", f"{resolution}ms", cost]
+                rises += (rise := self.rise((resolution, subintervals)))
+                words += rise
             strict = pick.random() < 0.3
             words += (["STRICT"] if strict else []) + instant
-            if pick.random() < 0.5:
+            if not rises and pick.random() < 0.5:
                 at = None if self.by_clock else self.now
                 return words, packed_all(self.keys[:2], limits, self.sha, strict, at)
         elif chance < 0.82:
@@ -199,7 +213,8 @@ class Commands:
                 words += ["BUDGET", limit, self.end(one), self.amount(limit)]
             else:
                 limit, resolution, subintervals = self.quota(one)
-                words += ["rate", limit, f"{resolution * subintervals}ms", f"{resolution}ms", self.amount(limit)]
+                words += ["rate", limit, f"{resolution * subintervals}ms", f"{resolution}ms", self.amount(limit),
+                          *self.rise((resolution, subintervals))]
         words += (["STRICT"] if pick.random() < 0.3 else []) + instant
         return words, scripted(words, self.sha)
 
@@ -261,7 +276,8 @@ class Commands:
             elif one in self.budgets:
                 words += ["BUDGET", limit, self.end(one), cost]
             else:
-                words += ["RATE", limit, f"{resolution * subintervals}ms", f"{resolution}ms", cost]
+                words += ["RATE", limit, f"{resolution * subintervals}ms", f"{resolution}ms", cost,
+                          *self.rise((resolution, subintervals))]
         return words + (["STRICT"] if pick.random() < 0.3 else []) + instant
 
     def end(self, key):
@@ -289,9 +305,11 @@ class Commands:
             words.append("PARTIAL")
         if strict:
             words.append("STRICT")
+        rise = self.rise((resolution, subintervals), 0.8)
+        words += rise
         if not self.by_clock:
             words += ["AT", self.now]
-        if name != "RECORD" and pick.random() < 0.5:
+        if name != "RECORD" and not rise and pick.random() < 0.5:
             flags = (name == "ALLOW") * COUNT | partial * PARTIAL | strict * STRICT
             return words, packed(key, limit, resolution, subintervals, cost, self.sha, flags,
                                  None if self.by_clock else self.now, self.read_only)
@@ -313,12 +331,14 @@ class Commands:
                  "HOLD": [5, "1m", "id"], "RELEASE": ["id"], "RENEW": ["1m", "id"], "HOLDERS": []}.get(
             name, [5, "1m", "5s"])
         words = words + pick.choice([[], ["COST", 2], ["AT", NOW], ["STRICT"], ["AT"], ["NX"], ["NX", "GT"], ["AGE", 5],
-                                     ["AT", 5, "at", 6], ["AGE", 5, "SINCE", 5], ["SINCE", NOW, "age", "x"]])
+                                     ["AT", 5, "at", 6], ["AGE", 5, "SINCE", 5], ["SINCE", NOW, "age", "x"],
+                                     ["WARMUP", "9m"], ["warmup", "9m", "COLD", 5], ["cold", 5]])
         if name in SEVERAL:
             keys = [key, pick.choice(self.keys)][:pick.choice([1, 2, 2])]
-            words = [5, "1m", "5s", 1] * len(keys) + pick.choice([[], ["STRICT"], ["AT", NOW], ["x"]])
+            rise = pick.choice([[], [], [], ["WARMUP", "9m"], ["WARMUP", "9m", "cold", 5], ["cold", 5]])
+            words = [5, "1m", "5s", 1, *rise] * len(keys) + pick.choice([[], ["STRICT"], ["AT", NOW], ["x"]])
         if name == "ADMIT":
-            kinds = [["RATE", 5, "1m", "5s", 1], ["BUDGET", 5, NOW + HOUR, 1], ["HOLD", 5, "1m", "id", 1]]
+            kinds = [["RATE", 5, "1m", "5s", 1, *rise], ["BUDGET", 5, NOW + HOUR, 1], ["HOLD", 5, "1m", "id", 1]]
             clauses = pick.choices(kinds, k=len(keys))
             words = sum(clauses, []) + pick.choice([[], ["STRICT"], ["AT", NOW], ["AT", 9007199254741], ["x"]])
         if name == "SETTLE":

@@ -1,14 +1,16 @@
 -- swlimit as a script, for servers that load no modules: the decisions and replies of the module's commands.
 --
---   EVALSHA    <sha> 1 key ALLOW limit window resolution [COST n] [PARTIAL] [STRICT] [BLOCK duration] [AT unix-ms]
---   EVALSHA_RO <sha> 1 key PEEK limit window resolution [COST n] [PARTIAL] [STRICT] [AT unix-ms]
+--   EVALSHA    <sha> 1 key ALLOW limit window resolution [COST n] [PARTIAL] [STRICT] [WARMUP duration [COLD n]]
+--                            [BLOCK duration] [AT unix-ms]
+--   EVALSHA_RO <sha> 1 key PEEK limit window resolution [COST n] [PARTIAL] [STRICT] [WARMUP duration [COLD n]]
+--                            [AT unix-ms]
 --   EVALSHA    <sha> 2 key key MALLOW limit window resolution cost limit window resolution cost [STRICT] [AT unix-ms]
 --   EVALSHA    <sha> 1 key BUDGET limit until [COST n] [PARTIAL | FORCE] [AT unix-ms]
 --   EVALSHA    <sha> 1 key HOLD limit ttl id [COST n] [AT unix-ms]
 --
 -- and RECORD, REFUND, BLOCK, UNBLOCK, INFO, RELEASE, RENEW, HOLDERS, ADMIT and SETTLE: the keys are those of EVALSHA,
 -- ARGV is the command's name and its other words. A script cannot wait, so HOLD has no WAIT.
--- ALLOW and PEEK also take one packed argument, which costs less than words: a byte of
+-- ALLOW and PEEK without BLOCK and WARMUP also take one packed argument, which costs less than words: a byte of
 -- flags (1: count, as ALLOW does; 2: PARTIAL; 4: STRICT), then limit, resolution (ms), subintervals, cost and,
 -- optionally, AT as unsigned little-endian integers of 8 bytes: struct.pack('<BI8I8I8I8', ...). The reply is packed
 -- too, as three little-endian doubles: granted, remaining, reset_after if the first one is positive, that is, if units
@@ -31,6 +33,9 @@
 --          76  the slots, oldest first, 16 bytes each: a subinterval from newest - N on that holds a count and is not
 --              the newest, and the running total through it
 --
+-- Where a key remembers since when it is in use, for a limit that rises, there are 8 bytes more: 'swl2', minus that
+-- instant in ms, and from offset 12 on what stands above from offset 4 on.
+--
 -- A budget, 28 bytes: 'swb1', the units used, when the first of them was counted, and the end of the period (ms each).
 --
 -- Holds are a sorted set. Its members, by their scores, whose ranges are disjoint except those below 0:
@@ -41,7 +46,7 @@
 --   'e' .. id                the hold's end in ms, at most 9322559254740, which is less than 2^44
 --   'u' .. id                units * 2^44; only where they are not 1, or something is reserved
 --   'v' .. token .. clauses  token * 2^110; only where something is reserved: the token, then for each reservation its
---                            kind, key and units, and where these count
+--                            kind ('W': a rate with WARMUP), key and units, and where these count
 --
 -- So the number of live holds is one ZCOUNT, and so are their units where all are 1.
 --
@@ -53,7 +58,7 @@
 -- has the formulas (n[i]: the units of subinterval i, c: the current subinterval, e: the ms elapsed in it),
 -- commands.md the replies; '§' is a paragraph of the specification that both tell: 1 units, 2 window, 3 time,
 -- 4 commands for one key, 5 several limits, 6 changing the limit, 8 errors, 10 blocking, 13 holds, 14 budgets, 15 one
--- decision of everything.
+-- decision of everything, 17 limits that rise after idleness.
 
 local MAX = 9007199254740991      -- 2^53 - 1, the largest limit, cost, count and instant
 local LONGEST = 315360000000      -- 3650 days in ms
@@ -157,9 +162,10 @@ local admitted                    -- the clauses of that ADMIT; `keys` are those
 local block, at                   -- options of ALLOW, and of others
 local command                     -- its name
 -- Its other words, by name: limit, cost, partial, strict, and R, N (R in ms), or `ends`, or ttl and id; force; age,
--- since, nx; the units of REFUND and the duration of BLOCK. MALLOW and ADMIT have quotas: for each key
--- limit, cost and R, N, or `ends`, or ttl and id. RELEASE, RENEW and SETTLE have ids, SETTLE what is used of each key
--- but the first, HOLDERS how many are shown. `holding`: whether holds may be concerned.
+-- since, nx; warmup and cold; the units of REFUND and the duration of BLOCK. MALLOW and ADMIT have quotas: for each key
+-- limit, cost and R, N, perhaps warmup and cold, or `ends`, or ttl and id; `rises`: one of them has a warmup. RELEASE,
+-- RENEW and SETTLE have ids, SETTLE what is used of each key but the first, HOLDERS how many are shown. `holding`:
+-- whether holds may be concerned.
 local request
 local PERIOD_END = 'ERR until must be a Unix time in milliseconds after now, at most 3650 days'
 
@@ -344,15 +350,23 @@ else
     return {err = "ERR syntax error near '" .. quoted .. "'"}
   end
 
+  -- The value of WARMUP or COLD, or nil and the error.
+  local function rise(name, word)
+    local value = name == 'COLD' and integer(word, 2) or name == 'WARMUP' and milliseconds(word, 1)
+    if value and (name == 'WARMUP' or value <= 1000) then return value end
+    return nil, name == 'COLD' and 'ERR COLD must be an integer between 2 and 1000'
+      or 'ERR WARMUP must be a duration such as 60, 500ms, 5m, 1h or 7d'
+  end
+
   local given = packed
   command = string.upper(given)
   local options, first = '', 2    -- the options it takes, and where in ARGV they begin
   if command ~= 'ALLOW' and command ~= 'PEEK' or structs.whole then -- a table that has room for what most commands say
     request = {limit = 0, ends = 0, R = 0, N = 0, cost = 1, partial = false, strict = false, force = false}
   end
-  if command == 'ALLOW' then options, first = ' COST PARTIAL STRICT BLOCK AT ', 5
-  elseif command == 'PEEK' then options, first = ' COST PARTIAL STRICT AT ', 5
-  elseif command == 'RECORD' then options, first = ' COST STRICT AGE BLOCK AT ', 5
+  if command == 'ALLOW' then options, first = ' COST PARTIAL STRICT WARMUP COLD BLOCK AT ', 5
+  elseif command == 'PEEK' then options, first = ' COST PARTIAL STRICT WARMUP COLD AT ', 5
+  elseif command == 'RECORD' then options, first = ' COST STRICT AGE WARMUP COLD BLOCK AT ', 5
   elseif command == 'REFUND' then options, first = ' AGE SINCE AT ', 3
   elseif command == 'BLOCK' then options, first = ' NX GT AT ', 3
   elseif command == 'UNBLOCK' then options = ' AT '
@@ -396,7 +410,8 @@ else
     request.quotas, first = {}, 2
     for i = 1, #KEYS do
       local kind, asked, fault, word = 'RATE', {}, nil, ARGV[first]
-      if command == 'ADMIT' then kind, first = string.upper(word or ''), first + 1 end
+      if command == 'ADMIT' then kind, first = string.upper(word or ''), first + 1
+      elseif #ARGV < first + 3 then return {err = NUMKEYS} end
       if kind == 'RATE' then
         asked.limit, asked.R, asked.N = quota(first)
         fault, first = asked.R, first + 4
@@ -419,6 +434,13 @@ else
         fault = ARGV[first - 1] and 'ERR cost must be an integer between 1 and 9007199254740991'
       end
       if not asked.cost then return fault and {err = fault} or syntax(word) end
+      for _, name in ipairs(kind == 'RATE' and {'WARMUP', 'COLD'} or {}) do
+        if string.upper(ARGV[first] or '') ~= name then break end
+        if not ARGV[first + 1] then return syntax(ARGV[first]) end
+        asked[string.lower(name)], fault = rise(name, ARGV[first + 1])
+        if fault then return {err = fault} end
+        first, request.rises = first + 2, true
+      end
       request.quotas[i] = asked
     end
   else
@@ -508,6 +530,9 @@ else
         local ms = milliseconds(value, name == 'AGE' and 0 or 1)
         if name == 'AGE' then request.age = ms else block = ms end
         if not ms then fault = 'ERR ' .. name .. ' must be a duration such as 60, 500ms, 5m, 1h or 7d' end
+      elseif name == 'WARMUP' or name == 'COLD' then
+        request = request or {}
+        request[string.lower(name)], fault = rise(name, value)
       elseif name == 'AT' or name == 'SINCE' then
         local instant = integer(value, 0)
         if name == 'AT' then at = instant else request.since = instant end
@@ -519,6 +544,7 @@ else
     i = i + 1
   end
 
+  if seen.COLD and not seen.WARMUP then return syntax(seen.COLD) end
   local LATEST = 9007199254740 -- tokens are of microseconds
   if at and at > LATEST and (command == 'HOLD' or command == 'RENEW' or command == 'ADMIT') then
     return {err = 'ERR AT must be a Unix time in milliseconds'}
@@ -541,7 +567,8 @@ else
   end
 end
 
-if request and request.quotas and keys[2] and not (at and command == 'ADMIT') and not structs.whole then
+if request and request.quotas and keys[2] and not (at and command == 'ADMIT') and not structs.whole
+  and not request.rises then
   local rated = {}
   packed = string.char(request.strict and 13 or 9)
   for place = 1, #keys do
@@ -1029,7 +1056,6 @@ end
 -- Everything else
 ---------------------------------------------------------------------------------------------------------------------
 
-local MAGIC = 829192051 -- 'swl1'
 local OVERFLOW = 'ERR count would overflow'
 
 -- Ends the script with an error, which `answer` returns.
@@ -1569,8 +1595,8 @@ local function run()
     return (instant - instant % resolution) / resolution
   end
 
-  -- The quotient of a·b / c rounded down, and whether there is a rest. Where the product is 2^53 or more, long division
-  -- over the bits of b, which is less than 2^39: no intermediate value reaches 2^53.
+  -- The quotient of a·b / c rounded down, and whether there is a rest; b is at most c. Where the product is 2^53 or
+  -- more, long division over the bits of b, which is less than 2^49: no intermediate value reaches 2^53.
   local function scale(a, b, c)
     local product = a * b
     if product <= MAX then
@@ -1578,7 +1604,7 @@ local function run()
       return (product - rest) / c, rest > 0
     end
     local part = a % c
-    local whole, quotient, rest, bit = (a - part) / c * b, 0, 0, 274877906944
+    local whole, quotient, rest, bit = (a - part) / c * b, 0, 0, 281474976710656
     while bit >= 1 do
       quotient = quotient * 2
       if rest >= c - rest then quotient, rest = quotient + 1, rest - (c - rest) else rest = rest + rest end
@@ -1594,11 +1620,16 @@ local function run()
   -- What a key holds: the header's fields, and `value`, its first bytes. nil for a missing key. Where any value is
   -- taken, the second result is a budget.
   local function open(key, takes_any)
-    local value = ask('GETRANGE', key, '0', '331')
+    local value = ask('GETRANGE', key, '0', '339')
     if value == '' then return nil end
-    if takes_any and string.sub(value, 1, 4) == 'swb1' then return nil, budget_of(value) end
-    if #value < 76 or string.sub(value, 1, 4) ~= 'swl1' then fail(WRONGTYPE) end
-    local entry = {key = key, value = value}
+    local magic, since, most = string.sub(value, 1, 4), nil, 340
+    if takes_any and magic == 'swb1' then return nil, budget_of(value) end
+    if magic == 'swl2' and #value >= 84 then
+      since, most = -unpack('<d', value, 5), 332
+      if not (since >= 1 and since <= MAX and since % 1 == 0) then fail(WRONGTYPE) end
+      value = string.sub(value, 9) -- the first four bytes, which are read no more, and the others as without `since`
+    elseif #value < 76 or magic ~= 'swl1' then fail(WRONGTYPE) end
+    local entry = {key = key, value = value, since = since}
     local _
     _, entry.R, entry.N, entry.newest, entry.through, entry.slid, entry.blocked, entry.slots, entry.previous,
       entry.before = unpack('<I4ddddddddd', value)
@@ -1606,9 +1637,9 @@ local function run()
       local number = entry[field]
       if not (number >= 0 and number <= MAX + LONGEST and number % 1 == 0) then fail(WRONGTYPE) end
     end
-    local sound = #value == 76 + 16 * math.min(entry.slots, 16) and entry.slots <= entry.N
+    local sound = #value == math.min(most, 76 + 16 * entry.slots) and entry.slots <= entry.N
     if entry.R == 0 then
-      sound = sound and entry.N == 0 and entry.newest == 0 and entry.through == 0 and entry.blocked > 0
+      sound = sound and not since and entry.N == 0 and entry.newest == 0 and entry.through == 0 and entry.blocked > 0
     else
       sound = sound and entry.N >= 1 and entry.N <= MOST_SUBINTERVALS and entry.R * entry.N <= LONGEST
         and entry.newest <= subinterval_at(MAX, entry.R) and entry.through <= MAX
@@ -1618,10 +1649,16 @@ local function run()
     return entry
   end
 
+  -- More bytes of an entry, as they stand where it has no `since`.
+  local function more(entry, from, to)
+    local beyond = entry.since and 8 or 0
+    return ask('GETRANGE', entry.key, from + beyond, to < 0 and to or to + beyond)
+  end
+
   -- The slots of an entry, all of them, as bytes.
   local function slots_of(entry)
-    if entry.slots > 16 and #entry.value ~= 76 + 16 * entry.slots then
-      entry.value = ask('GETRANGE', entry.key, '0', '-1')
+    if entry.slots > 15 and #entry.value ~= 76 + 16 * entry.slots then
+      entry.value = more(entry, 0, -1)
       if #entry.value ~= 76 + 16 * entry.slots then fail(WRONGTYPE) end
     end
     return string.sub(entry.value, 77)
@@ -1633,7 +1670,7 @@ local function run()
     if number % 1 ~= 0 then fail(WRONGTYPE) end -- damaged slots have led here
     local piece, place, size = entry.value, 69 + 16 * number, number < entry.slots and 24 or 8
     if #piece < place + size - 1 then
-      piece, place = ask('GETRANGE', entry.key, place - 1, place + size - 2), 1
+      piece, place = more(entry, place - 1, place + size - 2), 1
       if #piece < size then fail(WRONGTYPE) end
     end
     if number < entry.slots then return unpack('<ddd', piece, place) end
@@ -1663,9 +1700,14 @@ local function run()
     return (entry.newest + entry.N + 1 - subinterval_at(now, entry.R)) * entry.R - now % entry.R
   end
 
+  -- §17: ms from `now` until nothing has counted for a window, of an entry with `since`.
+  local function time_in_use(entry)
+    return time_to_end(entry) + entry.R * entry.N
+  end
+
   -- Ms from `now` until nothing of an entry matters, its block included.
   local function time_to_live(entry)
-    return math.max(time_to_end(entry), entry.blocked - now)
+    return math.max(entry.since and time_in_use(entry) or time_to_end(entry), entry.blocked - now)
   end
 
   -- How long an entry is blocked, in ms; nil when it is not.
@@ -1721,6 +1763,29 @@ local function run()
     return full + weighted, full + trailing
   end
 
+  -- §17: what is in force at `now` + `after` of the limit of a request with WARMUP, where so many units are held. The
+  -- limit rises by equal parts in equal times. Where nothing counts it is at least the cost: a denial begins no use.
+  local function part_in_force(entry, seen, asked, after, held)
+    local limit, duration, cold, used_for = asked.limit, asked.warmup, asked.cold or 3, 0
+    if entry and entry.since and time_in_use(entry) > after then
+      used_for = math.max(0, decision_instant(seen, now + after) - entry.since)
+    elseif held > 0 then return limit
+    end
+    local part = limit
+    if used_for < duration then
+      part = math.min(limit, math.max(1, (scale(limit, duration + (cold - 1) * used_for, cold * duration))))
+    end
+    return held == 0 and not asked.partial and asked.cost <= limit and math.max(part, asked.cost) or part
+  end
+
+  -- A request with what is in force of its limit: itself where that does not rise.
+  local function risen(entry, seen, asked)
+    if not asked.warmup then return asked end
+    local _, held = load_at(seen, decision_instant(seen, now), true)
+    return {limit = part_in_force(entry, seen, asked, 0, held), cost = asked.cost, partial = asked.partial,
+      strict = asked.strict, asked = asked}
+  end
+
   -- What a request {limit, cost, partial, strict} comes to: units granted, units that remain, units held.
   local function weigh(seen, request)
     local estimate, held = load_at(seen, decision_instant(seen, now), request.strict)
@@ -1773,6 +1838,32 @@ local function run()
     return math.max(0, ends)
   end
 
+  -- §17: ms until a request with WARMUP would be granted; -1 when it never is. The estimate only sinks, and the limit
+  -- only rises: what fits once fits from then on, no earlier than with the whole limit, and no later than with what is
+  -- in force now.
+  local function rising_retry_after(entry, seen, asked)
+    local needed, strict = asked.partial and 1 or asked.cost, asked.strict
+    if needed > asked.limit then return -1 end
+    local function room(after) -- in the part in force, and what is counted
+      local instant = decision_instant(seen, now + after)
+      local estimate = load_at(seen, instant, strict)
+      local _, held = load_at(seen, instant, true)
+      return part_in_force(entry, seen, asked, after, held) - needed, estimate
+    end
+    local left, estimate = room(0)
+    if estimate <= left then return 0 end
+    local low, high = 0, reset_after(seen)
+    local function with_limit(limit) return retry_after(seen, {limit = limit, cost = needed, strict = strict}) end
+    if estimate > asked.limit - needed then low = with_limit(asked.limit) end
+    if left >= 0 then high = math.min(high, with_limit(left + needed)) end
+    while low < high do
+      local middle = low + math.floor((high - low) / 2)
+      left, estimate = room(middle)
+      if estimate <= left then high = middle else low = middle + 1 end
+    end
+    return low
+  end
+
   -- §10: a reply as it reads behind a block of so many ms.
   local function behind(reply, ms)
     if not ms then return reply end
@@ -1780,24 +1871,31 @@ local function run()
     return {0, reply[2], 0, retry, math.max(reply[5], ms)}
   end
 
+  -- Ms until a request, as `risen` has it, is granted.
+  local function time_to_grant(entry, seen, request)
+    if request.asked then return rising_retry_after(entry, seen, request.asked) end
+    return retry_after(seen, request)
+  end
+
   -- The reply while nothing is counted.
-  local function denial(seen, request, granted, remaining)
-    local retry = granted > 0 and 0 or retry_after(seen, request)
+  local function denial(entry, seen, request, granted, remaining)
+    local retry = granted > 0 and 0 or time_to_grant(entry, seen, request)
     return {granted, request.limit, remaining, retry, reset_after(seen)}
   end
 
-  local function peek(entry, request)
-    local seen = view(entry, request.R, request.N)
+  local function peek(entry, asked)
+    local seen = view(entry, asked.R, asked.N)
+    local request = risen(entry, seen, asked)
     local granted, remaining, held = weigh(seen, request)
     local blocked = blocked_for(entry)
     if not blocked and granted > MAX - held then fail(OVERFLOW) end
-    return behind(denial(seen, request, granted, remaining), blocked)
+    return behind(denial(entry, seen, request, granted, remaining), blocked)
   end
 
   -- An entry with these counts, oldest first; the last one is the newest.
-  local function build(key, resolution, subintervals, subs, counts, blocked)
+  local function build(key, resolution, subintervals, subs, counts, blocked, since)
     local entry = {key = key, R = 0, N = 0, newest = 0, through = 0, slid = 0, blocked = blocked, slots = 0,
-      previous = 0, before = 0}
+      previous = 0, before = 0, since = #subs > 0 and since or nil}
     local parts = {}
     if #subs > 0 then
       entry.R, entry.N, entry.newest, entry.slots = resolution, subintervals, subs[#subs], #subs - 1
@@ -1842,8 +1940,8 @@ local function run()
   end
 
   -- The entry with units counted at an instant, and whether more than the newest running total has changed. What no
-  -- longer matters is dropped.
-  local function counted(entry, seen, key, instant, amount)
+  -- longer matters is dropped. §17: a key that comes into use remembers since when, where the limit rises (`warmup`).
+  local function counted(entry, seen, key, instant, amount, warmup)
     local subinterval = subinterval_at(instant, seen.R)
     if seen.own and subinterval == entry.newest and entry.through + amount <= MAX then
       entry.through = entry.through + amount
@@ -1866,28 +1964,35 @@ local function run()
       for i = first, #subs do kept_subs[#kept_subs + 1], kept_counts[#kept_counts + 1] = subs[i], counts[i] end
       subs, counts = kept_subs, kept_counts
     end
-    return build(key, seen.R, seen.N, subs, counts, entry and entry.blocked or 0), true
+    local since = entry and entry.since
+    if reset_after(seen) == 0 and not (since and time_in_use(entry) > 0) then
+      since = warmup and math.max(1, instant)
+    end
+    return build(key, seen.R, seen.N, subs, counts, entry and entry.blocked or 0, since), true
   end
 
   -- Store an entry that lived for `lived` ms more (nil: as in `put`); `whole`: more has changed than the newest running
   -- total.
   local function store(entry, lived, whole)
     local lives = time_to_live(entry)
+    local since = entry.since
     if not whole and not pending and lives == lived and lives > 0 then
-      return ask('SETRANGE', entry.key, '28', pack('<d', entry.through))
+      return ask('SETRANGE', entry.key, since and '36' or '28', pack('<d', entry.through))
     end
-    local head = pack('<I4ddddddddd', MAGIC, entry.R, entry.N, entry.newest, entry.through, entry.slid, entry.blocked,
+    local head = pack('<ddddddddd', entry.R, entry.N, entry.newest, entry.through, entry.slid, entry.blocked,
       entry.slots, entry.previous, entry.before)
+    head = (since and 'swl2' .. pack('<d', -since) or 'swl1') .. head
     return put(entry.key, head .. slots_of(entry), lives, lived)
   end
 
   local function allow(key, request)
-    local entry = open(key)
+    local entry, warmup = open(key), request.warmup
     local seen = view(entry, request.R, request.N)
+    request = risen(entry, seen, request)
     local granted, remaining, held = weigh(seen, request)
     local blocked, lived = blocked_for(entry), entry and time_to_live(entry)
     if granted == 0 or blocked then
-      local reply = behind(denial(seen, request, granted, remaining), blocked)
+      local reply = behind(denial(entry, seen, request, granted, remaining), blocked)
       if not block or blocked then return reply end
       entry = entry or build(key, 0, 0, {}, {}, 0)
       entry.blocked = now + block
@@ -1896,25 +2001,26 @@ local function run()
     end
     if granted > MAX - held then fail(OVERFLOW) end
     local whole
-    entry, whole = counted(entry, seen, key, decision_instant(seen, now), granted)
+    entry, whole = counted(entry, seen, key, decision_instant(seen, now), granted, warmup)
     store(entry, lived, whole)
     return {granted, request.limit, remaining - granted, 0, math.max(0, time_to_end(entry))}
   end
 
-  local function record(key, request)
+  local function record(key, asked)
     local entry = open(key)
-    local seen = view(entry, request.R, request.N)
+    local seen = view(entry, asked.R, asked.N)
+    local request = risen(entry, seen, asked)
     local granted, _, held = weigh(seen, request)
     local fits = granted > 0
     -- What the caller dates counts where it says; what it does not, at the decision instant.
-    local age = request.age
+    local age = asked.age
     local dated, instant = age and math.max(0, now - age) or at, decision_instant(seen, now)
     if dated then
       instant = dated
       local subinterval = subinterval_at(dated, seen.R)
       local oldest = seen.entry and newest_seen(seen, now) - seen.N or 0
       local left = (subinterval + seen.N + 1 - subinterval_at(now, seen.R)) * seen.R - now % seen.R
-      if subinterval < oldest or left <= 0 then return peek(entry, request) end
+      if subinterval < oldest or left <= 0 then return peek(entry, asked) end
       local _
       _, held = load_at(seen, decision_instant(seen, dated), true)
     end
@@ -1922,11 +2028,11 @@ local function run()
     local blocked, lived = blocked_for(entry), entry and time_to_live(entry)
     local begun = not blocked and not fits and block or nil
     local whole
-    entry, whole = counted(entry, seen, key, instant, request.cost)
+    entry, whole = counted(entry, seen, key, instant, request.cost, asked.warmup)
     seen = view(entry, seen.R, seen.N)
     local remaining = math.max(0, request.limit - load_at(seen, decision_instant(seen, now), request.strict))
     local given = fits and not blocked and request.cost or 0
-    local retry = (given > 0 or remaining >= request.cost) and 0 or retry_after(seen, request)
+    local retry = (given > 0 or remaining >= request.cost) and 0 or time_to_grant(entry, seen, request)
     if begun then
       entry.blocked, lived, whole = now + begun, nil, true
     end
@@ -1980,7 +2086,7 @@ local function run()
     for i = 1, #subs do
       if counts[i] > 0 then kept_subs[#kept_subs + 1], kept_counts[#kept_counts + 1] = subs[i], counts[i] end
     end
-    store(build(key, entry.R, entry.N, kept_subs, kept_counts, entry.blocked), lived, true)
+    store(build(key, entry.R, entry.N, kept_subs, kept_counts, entry.blocked, entry.since), lived, true)
     return given
   end
 
@@ -2018,8 +2124,8 @@ local function run()
       shown[i], total = {subs[i] * entry.R, counts[i]}, total + counts[i]
     end
     return {'window', entry.R * entry.N, 'resolution', entry.R, 'subintervals', entry.N,
-      'newest', entry.newest * entry.R, 'total', total, 'memory', 76 + 16 * entry.slots,
-      'blocked', blocked_for(entry) and entry.blocked or 0, 'counts', shown}
+      'newest', entry.newest * entry.R, 'total', total, 'memory', (entry.since and 84 or 76) + 16 * entry.slots,
+      'blocked', blocked_for(entry) and entry.blocked or 0, 'since', entry.since or 0, 'counts', shown}
   end
 
   local decide_all, settle
@@ -2028,8 +2134,9 @@ local function run()
     -- Whether a live hold reserves for a key what this clause asks for.
     local function is_reserved(reservation, key, asked)
       local kind = asked.ttl and 'H' or asked.ends and 'B' or 'R'
-      return reservation and reservation[1] == kind and reservation[2] == key and reservation[3] == asked.cost
-        and (kind ~= 'H' or reservation[7] == asked.id)
+      local reserved = reservation and reservation[1]
+      return (reserved == kind or reserved == 'W' and kind == 'R') and reservation[2] == key
+        and reservation[3] == asked.cost and (kind ~= 'H' or reservation[7] == asked.id)
     end
 
     -- §5, §15: all or nothing.
@@ -2066,10 +2173,12 @@ local function run()
         else
           local entry, seen = value, view(value, asked.R, asked.N)
           local remaining, counted_units
-          granted, remaining, counted_units = weigh(seen, asked)
+          local in_force = risen(entry, seen, asked)
+          granted, remaining, counted_units = weigh(seen, in_force)
           if blocked_for(entry) then granted = 0 end
           if granted > MAX - counted_units then fail(OVERFLOW) end
-          grants[i] = {seen = seen, lived = entry and time_to_live(entry), remaining = remaining}
+          local lived = entry and time_to_live(entry)
+          grants[i] = {seen = seen, lived = lived, limit = in_force.limit, remaining = remaining}
         end
         if asked.ttl then fits = fits and grants[i] ~= nil else fits = fits and granted > 0 end
       end
@@ -2097,7 +2206,9 @@ local function run()
         elseif asked.ends then
           local _, over = in_force(held[i] or nil)
           of = {'B', KEYS[i], asked.cost, over or asked.ends}
-        else of = {'R', KEYS[i], asked.cost, decision_instant(grant.seen, now), asked.R, asked.N}
+        else
+          local instant = decision_instant(grant.seen, now)
+          of = {asked.warmup and 'W' or 'R', KEYS[i], asked.cost, instant, asked.R, asked.N}
         end
         if first and i ~= first then reserved[#reserved + 1] = of end
       end
@@ -2117,9 +2228,9 @@ local function run()
         if asked.ttl or is_repeated then whole = false
         elseif grant then
           local instant = decision_instant(grant.seen, now)
-          grant.entry, whole = counted(held[i] or nil, grant.seen, KEYS[i], instant, asked.cost)
+          grant.entry, whole = counted(held[i] or nil, grant.seen, KEYS[i], instant, asked.cost, asked.warmup)
           local left = math.max(0, time_to_end(grant.entry))
-          replies[i + 1] = {asked.cost, asked.limit, grant.remaining - asked.cost, 0, left}
+          replies[i + 1] = {asked.cost, grant.limit, grant.remaining - asked.cost, 0, left}
         end
         any_whole = any_whole or whole
       end
@@ -2160,13 +2271,13 @@ local function run()
           local live = value.live[1]
           others[i] = live and live.token == of and {value, live}
           change = others[i] and -live.units or 0
-        elseif kind == 'R' and beyond > 0 then
+        elseif (kind == 'R' or kind == 'W') and beyond > 0 then
           local seen, lived = view(value, one[5], one[6]), value and time_to_live(value)
           local _, _, sum = weigh(seen, {limit = 0, cost = beyond})
           if beyond > MAX - sum then fail(OVERFLOW) end
-          store(counted(value, seen, key, decision_instant(seen, now), beyond), lived, true)
+          store(counted(value, seen, key, decision_instant(seen, now), beyond, kind == 'W'), lived, true)
           change = beyond
-        elseif kind == 'R' then
+        elseif kind ~= 'B' then
           -- A clock that stepped back does not make the units older than they are.
           if of > now then now, at = of, of end
           request.units, request.age = -beyond, now - of

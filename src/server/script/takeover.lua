@@ -33,13 +33,17 @@ local function add(word, till)
 end
 
 local function add_window(value, till)
+  local since = ''
+  if string.sub(value, 1, 4) == 'swl2' then
+    since, value = '^' .. decimal(-unpack('<d', value, 5)), string.sub(value, 9) -- the rest as without it
+  end
   local _, resolution, subintervals, newest, through, _, blocked, slots, _, before = unpack('<I4ddddddddd', value)
   local window = 'c' .. decimal(resolution) .. '*' .. decimal(subintervals) .. '@'
   for number = 0, resolution > 0 and slots or -1 do
     local subinterval, total = newest, through
     if number < slots then subinterval, total = unpack('<dd', value, HEADER + 1 + SLOT * number) end
-    add(window .. decimal(subinterval * resolution) .. '+' .. decimal(total - before), till)
-    before = total
+    add(window .. decimal(subinterval * resolution) .. '+' .. decimal(total - before) .. since, till)
+    before, since = total, ''
   end
   if blocked > 0 then add('b' .. decimal(blocked), till) end
 end
@@ -56,7 +60,8 @@ local function reservations(member)
     local kind, size, from = unpack('<BI4', member, place)
     local units, third, fourth, fifth, length, after = unpack('<ddddI4', member, from + size)
     local of = string.char(kind)
-    if of == 'R' then of = 'c' .. decimal(fourth) .. '*' .. decimal(fifth) .. '@' .. decimal(third)
+    if of == 'R' or of == 'W' then
+      of = 'c' .. decimal(fourth) .. '*' .. decimal(fifth) .. '@' .. decimal(third) .. (of == 'W' and '^' or '')
     elseif of == 'B' then of = 'p' .. decimal(third)
     else of = 'h' .. escaped(string.sub(member, after, after + length - 1)) .. '#' .. decimal(third) end
     words[#words + 1] = ';' .. of .. '+' .. decimal(units) .. '=' .. escaped(string.sub(member, from, from + size - 1))
@@ -103,7 +108,7 @@ local function read(till)
   end
   local value = kind == 'string' and ask('GET', key)
   local magic = value and string.sub(value, 1, 4)
-  if magic == 'swl1' and #value >= HEADER then add_window(value, till)
+  if (magic == 'swl1' or magic == 'swl2') and #value >= HEADER then add_window(value, till)
   elseif magic == 'swb1' and #value == 28 then add_budget(value, till)
   else return nil
   end

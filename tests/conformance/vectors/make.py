@@ -280,7 +280,7 @@ def rising():
     now += 7_200_000
     yield step("ALLOW", cost=5)  # its units have slid out, and it is in use
     now += 120_000
-    yield step("ALLOW", cost=5)  # not any more
+    yield step("ALLOW", cost=5)  # no longer
     yield step("RECORD", cost=5)
     yield other("UNBLOCK", "k")
     yield step("PEEK", cost=4)

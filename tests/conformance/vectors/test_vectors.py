@@ -6,8 +6,8 @@ import pytest
 
 from conformance.vectors import make
 from support.bounds import T
-from support.commands import of_vector
 from support.resp import Connection, Failed
+from support.vector_keys import of_vector
 
 
 def vectors(name):
