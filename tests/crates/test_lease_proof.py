@@ -171,7 +171,7 @@ class Leases:
 
     @step
     def counts_for_others(self, of, units, date, held):
-        """Of whoever asks for each unit."""
+        """For a client that asks for each unit."""
         fits, changes = self.counts(of, units, date, held)
         at = {f"others_at_{name}": getattr(of, f"others_at_{name}") + If(getattr(of, name) <= date, units, 0)
               for name in ("cut", "since")}

@@ -20,7 +20,8 @@ def hash_in(folder):
 
 
 @pytest.mark.parametrize("name, matters", [
-    ("scripts/package", True), ("Cargo.toml", True), ("Cargo.lock", True), ("src/daemon/Cargo.toml", True),
+    ("scripts/package", True), ("scripts/sbom.py", True), ("src/daemon/rpm.yaml", True), ("Cargo.toml", True),
+    ("Cargo.lock", True), ("src/daemon/Cargo.toml", True),
     ("src/clients/node/package.json", True), ("src/clients/node/package-lock.json", True),
     ("src/clients/python/pyproject.toml", True),
     ("README.md", False), ("src/daemon/main.rs", False), ("tests/clients/node/package-lock.json", False),

@@ -38,6 +38,11 @@ class Packages(NamedTuple):
         self._built(f"{PROCESSORS[architecture]}-unknown-linux-gnu")
         return self.folder / f"{name}_{self.version}-1_{architecture}.deb"
 
+    def rpm(self, processor, name="swlimit"):
+        """The package for Fedora and its relatives, for a processor."""
+        self._built(f"{processor}-unknown-linux-gnu")
+        return self.folder / f"{name}-{self.version}-1.{processor}.rpm"
+
     def node(self):
         """The package for Node.js, which tests/clients/node tries."""
         return self.folder / f"swlimit-{self.version}.tgz"

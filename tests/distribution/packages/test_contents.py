@@ -1,12 +1,18 @@
 """What is in the packages: programs with the rights they need, stripped, and fit for the systems they are named for."""
 
 import hashlib
+import json
+import platform
 import re
+import stat
 import subprocess
 import tarfile
 import zipfile
+from pathlib import Path
 
 import pytest
+from cyclonedx.schema import SchemaVersion
+from cyclonedx.validation.json import JsonStrictValidator
 
 from support.server import ROOT
 
@@ -16,17 +22,20 @@ TARGETS = [f"{processor}-unknown-linux-{library}" for processor in MACHINES for 
 FOLDERS = [ROOT / "src/daemon/packaging" / name for name in ("chart", "kubernetes")]
 IN_FOLDERS = {str(path.relative_to(folder.parent)) for folder in FOLDERS for path in (folder, *folder.rglob("*"))}
 # What is built, and the texts beside it.
-CONTENTS = {"swlimit": ("swlimit.so", {"LICENSE", "install.md", "redis_exporter.lua"}),
-            "swlimitd": ("swlimitd", {"LICENSE", "install-swlimitd.md", "swlimitd.yaml", "limits.yaml",
+LICENCES = {"LICENSE", "THIRD-PARTY-NOTICES"}
+CONTENTS = {"swlimit": ("swlimit.so", {*LICENCES, "install.md", "redis_exporter.lua"}),
+            "swlimitd": ("swlimitd", {*LICENCES, "install-swlimitd.md", "swlimitd.yaml", "limits.yaml",
                                       "swlimitd.service", "prometheus-alerts.yaml", "grafana-dashboard.json",
                                       *IN_FOLDERS})}
 # What a Debian package holds, besides its copyright.
 INSTALLED = {"swlimit": {("-rwxr-xr-x", "usr/lib/redis/modules/swlimit.so"),
+                         ("-rw-r--r--", "usr/share/doc/swlimit/THIRD-PARTY-NOTICES"),
                          ("-rw-r--r--", "usr/share/doc/swlimit/install.md"),
                          ("-rw-r--r--", "usr/share/doc/swlimit/redis_exporter.lua")},
              "swlimitd": {("-rwxr-xr-x", "usr/bin/swlimitd"), ("-rw-r--r--", "etc/swlimitd/swlimitd.yaml"),
                           ("-rw-r--r--", "etc/swlimitd/limits.yaml"),
                           ("-rw-r--r--", "usr/lib/systemd/system/swlimitd.service"),
+                          ("-rw-r--r--", "usr/share/doc/swlimitd/THIRD-PARTY-NOTICES"),
                           ("-rw-r--r--", "usr/share/doc/swlimitd/prometheus-alerts.yaml"),
                           ("-rw-r--r--", "usr/share/doc/swlimitd/grafana-dashboard.json"),
                           ("-rw-r--r--", "usr/share/doc/swlimitd/install-swlimitd.md")}}
@@ -46,9 +55,11 @@ def test_dist_holds_these_packages_and_their_checksums(packages):
     expected = {packages.node()}
     for name in CONTENTS:
         expected |= {packages.tarball(target, name) for target in TARGETS if packages.has(target)}
-        expected |= {packages.debian(architecture, name) for processor, architecture in DEBIAN_NAMES.items()
-                     if packages.has(f"{processor}-unknown-linux-gnu")}
+        for processor, architecture in DEBIAN_NAMES.items():
+            if packages.has(f"{processor}-unknown-linux-gnu"):
+                expected |= {packages.debian(architecture, name), packages.rpm(processor, name)}
     expected |= {packages.folder / f"swlimit-{packages.version}{end}" for end in (".tar.gz", "-py3-none-any.whl")}
+    expected |= {package.with_name(f"{package.name}.cdx.json") for package in expected}
     sums = packages.folder / "SHA256SUMS"
     assert set(packages.folder.iterdir()) == expected | {sums}
     assert sorted(sums.read_text().splitlines()) == sorted(
@@ -118,6 +129,45 @@ def test_a_debian_package_holds_the_very_same_as_the_tarball(name, processor, pa
     folder = unpacked(f"{processor}-unknown-linux-gnu", name)
     for _, path in INSTALLED[name]:
         assert (tmp_path / "root" / path).read_bytes() == (folder / path.rpartition("/")[2]).read_bytes()
+
+
+def test_a_bill_of_materials_names_its_file_and_the_notices_each_of_its_parts(packages, unpacked):
+    for bill in packages.folder.glob("*.cdx.json"):
+        assert JsonStrictValidator(SchemaVersion.V1_6).validate_str(bill.read_text()) is None
+        package = bill.with_name(bill.name.removesuffix(".cdx.json"))
+        content = json.loads(bill.read_text())
+        digest = hashlib.sha256(package.read_bytes()).hexdigest()
+        assert content["metadata"]["component"]["hashes"] == [{"alg": "SHA-256", "content": digest}]
+    target = f"{platform.machine()}-unknown-linux-gnu"
+    for name in CONTENTS:
+        notices = (unpacked(target, name) / "THIRD-PARTY-NOTICES").read_text()
+        bill = json.loads(Path(f"{packages.tarball(target, name)}.cdx.json").read_text())
+        others = {f"{part['name']} {part['version']}" for part in bill["components"] if part.get("purl")}
+        assert others and {name for name in others if f"\n{name}: " not in notices} == set()
+
+
+@pytest.mark.parametrize("name", CONTENTS)
+@pytest.mark.parametrize("processor", MACHINES)
+def test_an_rpm_installs_the_very_same_as_the_tarball(name, processor, packages, unpacked, tmp_path):
+    """What rpm says of it is right, its digests too, and its configuration is its administrator's."""
+    package = packages.rpm(processor, name)
+    assert "digests OK" in output("rpm", "--checksig", package)
+    fields = "%{NAME} %{VERSION} %{RELEASE} %{ARCH} %{LICENSE}"
+    said = output("rpm", "--query", "--package", "--queryformat", fields, package)
+    assert said == f"{name} {packages.version} 1 {processor} MIT"
+    assert "glibc >= 2.17" in output("rpm", "--query", "--package", "--requires", package).splitlines()
+    configuration = {f"/{path}" for _, path in INSTALLED[name] if path.startswith("etc/")}
+    assert set(output("rpm", "--query", "--package", "--configfiles", package).split()) == configuration
+    root, folder = tmp_path / "root", unpacked(f"{processor}-unknown-linux-gnu", name)
+    subprocess.run(["rpm", "--root", root, "--install", "--nodeps", "--noscripts", "--ignorearch", package], check=True)
+    licences = {("-rw-r--r--", f"usr/share/licenses/{name}/{licence}") for licence in LICENCES}
+    others = {(mode, path.replace("usr/lib/redis", "usr/lib64/redis")) for mode, path in INSTALLED[name]
+              if not path.endswith("NOTICES")}
+    for mode, path in licences | others:
+        assert stat.filemode((root / path).stat().st_mode) == mode
+        assert (root / path).read_bytes() == (folder / path.rpartition("/")[2]).read_bytes()
+    listing = output("rpm", "--query", "--package", "--list", package).split()
+    assert set(listing) == {f"/{path}" for _, path in licences | others}
 
 
 @pytest.mark.parametrize("architecture", DEBIAN_NAMES.values())
