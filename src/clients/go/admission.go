@@ -167,9 +167,6 @@ func (a *Admission) take(parts []Part) error {
 			if part.limiter.block != 0 {
 				return wrong("limits that are decided at once do not block")
 			}
-			if part.limiter.warming != nil {
-				return wrong("warm_up does not go with admit")
-			}
 			a.strict = part.limiter.quota.strict
 		}
 	}

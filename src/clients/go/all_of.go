@@ -42,31 +42,12 @@ type answer struct {
 	source  Source
 }
 
-// ask decides all, and what warms up learns from it. again tells whether they were denied before: then nobody decides
-// in the server's place.
-func (all allOf) ask(ctx context.Context, again bool) (answer, error) {
+// decide decides all at once.
+func (all allOf) decide(ctx context.Context) (answer, error) {
 	rates := make([]rate, len(all))
 	for i, r := range all {
 		rates[i] = rate{r.limiter.prefix + r.key, demand{r.limiter.quota, r.cost, false}}
-		if r.cost <= r.limiter.quota.limit {
-			rates[i].limit = r.limiter.warming.ask(r.key, &r.limiter.quota)
-		}
 	}
-	a, err := all.askWith(ctx, rates, again)
-	if err != nil {
-		return answer{}, err
-	}
-	for i, r := range all {
-		learned := a.replies[i]
-		if !a.allowed { // nothing of it is counted
-			learned.granted = 0
-		}
-		r.limiter.warming.feed(r.key, &r.limiter.quota, learned, a.source)
-	}
-	return a, nil
-}
-
-func (all allOf) askWith(ctx context.Context, rates []rate, again bool) (answer, error) {
 	first := all[0].limiter
 	if first.client == nil {
 		return all.decideHere(rates, FromLocal)
@@ -82,7 +63,7 @@ func (all allOf) askWith(ctx context.Context, rates []rate, again bool) (answer,
 	raw, err := first.decide(ctx, mallowCommand(rates))
 	if err != nil {
 		for _, r := range all {
-			if again || !r.limiter.decides(err) {
+			if !r.limiter.decides(err) {
 				keep(err)
 				return answer{}, err
 			}
@@ -154,7 +135,7 @@ func (all allOf) knownDenials(rates []rate) (answer, bool) {
 	for i := range rates {
 		each[i] = unknown(0, rates[i].limit, unknownMS)
 		if l := all[i].limiter; l.mode == Cached {
-			if r, ok := l.client.denials.find(rates[i].key, &rates[i].demand, false, rates[i].limit < l.quota.limit); ok {
+			if r, ok := l.client.denials.find(rates[i].key, &rates[i].demand, false); ok {
 				each[i], found = r, true
 			}
 		}

@@ -510,6 +510,8 @@ func (c *Client) again(ctx context.Context, failed *call, text string, until tim
 		}
 		cn.adapt(func(d *dialect) { d.byScript, d.isOld = true, false })
 		return next, nil // this is another server
+	case failed.warms && !failed.byScript && lacksWarmUp.MatchString(text):
+		return nil, tooOldError("WARMUP")
 	case failed.owner != nil && failed.owner.isReplaced(failed):
 		return nil, &unavailable{text: quoted(text), reason: reasonModuleMissing, isReply: true}
 	}

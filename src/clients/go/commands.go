@@ -21,6 +21,8 @@ type command struct {
 	waits int
 	// needsModule tells that the script lacks it.
 	needsModule bool
+	// warms tells that a limit of it rises after idleness.
+	warms bool
 	// takesOver tells that takeover.lua is asked, whatever the dialect.
 	takesOver bool
 	// packed is what an ALLOW or a PEEK asks, if the script takes it in one argument; together, what a MALLOW asks.
@@ -46,8 +48,11 @@ func (c *command) words() []string {
 	return append(append(words, c.keys...), c.arguments...)
 }
 
-// isNewer tells whether the first release of the module lacks it.
+// isNewer tells whether the first release of the module lacks it, or an option of it.
 func (c *command) isNewer() bool {
+	if c.warms {
+		return true
+	}
 	switch c.name {
 	case "", "ALLOW", "PEEK", "RECORD", "REFUND", "INFO", "MALLOW":
 		return false
@@ -115,8 +120,8 @@ func ms(n int64) string { return strconv.FormatInt(n, 10) + "ms" }
 
 func number(n int64) string { return strconv.FormatInt(n, 10) }
 
-// appendOptions adds COST, PARTIAL and STRICT, in this order, where they say something.
-func (d *demand) appendOptions(words []string) []string {
+// appendOptions adds COST, PARTIAL, STRICT, AGE, WARMUP and COLD, in this order, where they say something.
+func (d *demand) appendOptions(words []string, age int64) []string {
 	if d.cost != 1 {
 		words = append(words, "COST", number(d.cost))
 	}
@@ -126,12 +131,17 @@ func (d *demand) appendOptions(words []string) []string {
 	if d.strict {
 		words = append(words, "STRICT")
 	}
-	return words
+	if age > 0 {
+		words = append(words, "AGE", ms(age))
+	}
+	return d.warmUp.appendWords(words)
 }
 
-func rateCommand(name, key string, d *demand) command {
+func rateCommand(name, key string, d *demand, age int64) command {
 	words := append(make([]string, 0, 10), number(d.limit), ms(d.window), ms(d.resolution))
-	return ofKey(name, key, d.appendOptions(words)...)
+	c := ofKey(name, key, d.appendOptions(words, age)...)
+	c.warms = d.warms()
+	return c
 }
 
 func appendBlock(words []string, block int64) []string {
@@ -142,9 +152,9 @@ func appendBlock(words []string, block int64) []string {
 }
 
 func allowCommand(key string, d *demand, block int64) command {
-	c := rateCommand("ALLOW", key, d)
+	c := rateCommand("ALLOW", key, d, 0)
 	c.arguments = appendBlock(c.arguments, block)
-	if block == 0 {
+	if block == 0 && !c.warms {
 		c.packed, c.packable = *d, true
 	}
 	c.undo = func(reply any) []counted { return countedRate(key, reply) }
@@ -152,16 +162,13 @@ func allowCommand(key string, d *demand, block int64) command {
 }
 
 func peekCommand(key string, d *demand) command {
-	c := rateCommand("PEEK", key, d)
-	c.reads, c.packed, c.packable = true, *d, true
+	c := rateCommand("PEEK", key, d, 0)
+	c.reads, c.packed, c.packable = true, *d, !c.warms
 	return c
 }
 
 func recordCommand(key string, d *demand, age, block int64) command {
-	c := rateCommand("RECORD", key, d)
-	if age > 0 {
-		c.arguments = append(c.arguments, "AGE", ms(age))
-	}
+	c := rateCommand("RECORD", key, d, age)
 	c.arguments = appendBlock(c.arguments, block)
 	return c
 }
@@ -169,8 +176,8 @@ func recordCommand(key string, d *demand, age, block int64) command {
 // acquireCommand is an ALLOW that waits for its turn for up to so many ms.
 func acquireCommand(key string, d *demand, wait int64) command {
 	words := []string{number(d.limit), ms(d.window), ms(d.resolution), ms(wait)}
-	c := ofKey("ACQUIRE", key, d.appendOptions(words)...)
-	c.needsModule, c.undo = true, func(reply any) []counted { return countedRate(key, reply) }
+	c := ofKey("ACQUIRE", key, d.appendOptions(words, 0)...)
+	c.needsModule, c.warms, c.undo = true, d.warms(), func(reply any) []counted { return countedRate(key, reply) }
 	return c
 }
 
@@ -195,18 +202,30 @@ type rate struct {
 	demand
 }
 
+// appendQuota adds a rate as commands of several have it.
+func (d *demand) appendQuota(words []string) []string {
+	words = append(words, number(d.limit), ms(d.window), ms(d.resolution), number(d.cost))
+	return d.warmUp.appendWords(words)
+}
+
 // mallowCommand decides several rates, all or nothing.
 func mallowCommand(rates []rate) command {
 	keys, words := make([]string, 0, len(rates)), make([]string, 0, 4*len(rates)+1)
+	warms := false
 	for i := range rates {
 		r := &rates[i]
 		keys = append(keys, r.key)
-		words = append(words, number(r.limit), ms(r.window), ms(r.resolution), number(r.cost))
+		words = r.appendQuota(words)
+		warms = warms || r.warms()
 	}
 	if rates[0].strict {
 		words = append(words, "STRICT")
 	}
-	return command{name: "MALLOW", keys: keys, several: true, arguments: words, together: rates, undo: func(reply any) []counted {
+	var together []rate
+	if !warms {
+		together = rates
+	}
+	return command{name: "MALLOW", keys: keys, several: true, arguments: words, warms: warms, together: together, undo: func(reply any) []counted {
 		var all []counted
 		for i, member := range members(reply) {
 			if i < len(rates) {
@@ -278,7 +297,7 @@ func (c *clause) isHold() bool { return c.id != "" }
 func (c *clause) appendWords(words []string) []string {
 	switch d := c.rate; {
 	case d != nil:
-		return append(words, "RATE", number(d.limit), ms(d.window), ms(d.resolution), number(d.cost))
+		return d.appendQuota(append(words, "RATE"))
 	case c.isHold():
 		return append(words, "HOLD", number(c.limit), ms(c.ttl), c.id, number(c.cost))
 	}
@@ -289,8 +308,10 @@ func (c *clause) appendWords(words []string) []string {
 func admitCommand(clauses []clause, strict bool) command {
 	var keys, words, reserved []string
 	var holding *clause
+	warms := false
 	for i := range clauses {
 		c := &clauses[i]
+		warms = warms || c.rate != nil && c.rate.warms()
 		keys, words = append(keys, c.key), c.appendWords(words)
 		if c.isHold() && holding == nil {
 			holding = c
@@ -301,7 +322,7 @@ func admitCommand(clauses []clause, strict bool) command {
 	if strict {
 		words = append(words, "STRICT")
 	}
-	admit := command{name: "ADMIT", keys: keys, several: true, arguments: words}
+	admit := command{name: "ADMIT", keys: keys, several: true, arguments: words, warms: warms}
 	if holding != nil {
 		ending := settleCommand(holding.key, holding.id, reserved, make([]int64, len(reserved)))
 		admit.ending, admit.lasts = &ending, holding.ttl

@@ -2,6 +2,7 @@ package swlimit
 
 import (
 	"bytes"
+	"cmp"
 	"encoding/hex"
 	"encoding/json"
 	"fmt"
@@ -42,6 +43,8 @@ type fields struct {
 	Limit, Window, Resolution, Cost int64
 	TTL, Until, Units, Duration     int64
 	Timeout, Block, Count           int64
+	WarmUp                          int64 `json:"warm_up"`
+	Cold                            int64
 	Wait, Age, Since                *int64
 	Partial, Strict, Force, NX      bool
 	OwnID                           bool `json:"own_id"`
@@ -54,7 +57,7 @@ type fields struct {
 }
 
 func (f *fields) demand() *demand {
-	return &demand{quota{f.Limit, f.Window, f.Resolution, f.Strict}, f.Cost, f.Partial}
+	return &demand{quota{f.Limit, f.Window, f.Resolution, f.Strict, warmUp{f.WarmUp, cmp.Or(f.Cold, usualCold)}}, f.Cost, f.Partial}
 }
 
 // asked is the command that the fields describe.

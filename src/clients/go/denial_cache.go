@@ -85,11 +85,10 @@ func (d *denialCache) ask(key string, tracked bool) question {
 	return question{s.generation, now(), tracked}
 }
 
-// find is the decision about a request that is known to be denied. A denial at one limit covers lower ones of a limit
-// that rises, and of that no cost is known to fit never.
-func (d *denialCache) find(key string, wanted *demand, blocks, rises bool) (reply, bool) {
+// find is the decision about a request that is known to be denied.
+func (d *denialCache) find(key string, wanted *demand, blocks bool) (reply, bool) {
 	least := wanted.least()
-	if least > wanted.limit && !blocks && !rises {
+	if least > wanted.limit && !blocks {
 		return unknown(0, wanted.limit, -1), true
 	}
 	if d.size.Load() == 0 {
@@ -111,17 +110,12 @@ func (d *denialCache) find(key string, wanted *demand, blocks, rises bool) (repl
 			continue
 		}
 		live = true
-		lower := int64(0)
-		if each.quota != wanted.quota && rises {
-			lower = each.above(wanted)
-		}
-		if least < each.least || each.quota != wanted.quota && lower == 0 || (blocks && !each.blocks) {
+		if least < each.least || each.quota != wanted.quota || (blocks && !each.blocks) {
 			continue
 		}
 		k.count++
 		passed := at - each.heard
 		r := each.reply
-		r.limit, r.remaining = r.limit-lower, max(0, r.remaining-lower)
 		r.retryAfter, r.resetAfter = leftOf(r.retryAfter, passed), leftOf(r.resetAfter, passed)
 		return r, true
 	}
@@ -129,16 +123,6 @@ func (d *denialCache) find(key string, wanted *demand, blocks, rises bool) (repl
 		d.end(k)
 	}
 	return reply{}, false
-}
-
-// above is by how much a denial's limit is above that of a demand that is else the same; 0 where it is not.
-func (d *denial) above(wanted *demand) int64 {
-	same := d.quota
-	same.limit = wanted.limit
-	if same != wanted.quota {
-		return 0
-	}
-	return max(0, d.limit-wanted.limit)
 }
 
 // leftOf is what is left of so many ms, rounded up.

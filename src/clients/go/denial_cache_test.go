@@ -16,7 +16,7 @@ func TestDenialsAreForgotten(t *testing.T) {
 		d.remember(k, &wanted, d.ask(k, true), reply{0, 1, 0, 3_600_000, 3_600_000}, 0, Never)
 	}
 	knows := func(k string) bool {
-		_, ok := d.find(k, &wanted, false, false)
+		_, ok := d.find(k, &wanted, false)
 		return ok
 	}
 	for i := range 100 * keys * shards {

@@ -169,6 +169,10 @@ const oneTag = ": give the keys of one decision the same hash tag, such as {user
 // unknownCommand matches what servers say of a command that they do not have. Managed ones have words of their own.
 var unknownCommand = regexp.MustCompile("^ERR (unknown command|[Cc]ommand is not available|unsupported command)")
 
+// lacksWarmUp matches what a module without WARMUP says of it: it takes the word for another option, or for the limit of
+// the next key.
+var lacksWarmUp = regexp.MustCompile("^ERR (syntax error|limit must be) ")
+
 // understood is an error reply as the caller gets it.
 func understood(e serverError) error {
 	text := causeOf(string(e))

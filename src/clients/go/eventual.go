@@ -357,7 +357,7 @@ func (e *eventual) exchange(chunk []*synchronizing) {
 	var mu sync.Mutex
 	at := now()
 	for _, s := range chunk {
-		s.commands = s.command(at)
+		s.commands = s.command(at, e.settings.block)
 		s.replies, s.errors = make([]any, len(s.commands)), make([]error, len(s.commands))
 		for i, cmd := range s.commands {
 			asking.Go(func() {
@@ -374,14 +374,15 @@ func (e *eventual) exchange(chunk []*synchronizing) {
 	asking.Wait()
 }
 
-// command are what a key sends: what was used, dated; or a read, where nothing was.
-func (s *synchronizing) command(at time.Duration) []command {
+// command are what a key sends: what was used, dated; or a read, where nothing was. Usage beyond the limit begins a
+// block of so many ms.
+func (s *synchronizing) command(at time.Duration, block int64) []command {
 	if len(s.batches) == 0 {
 		return []command{peekCommand(s.name, &demand{s.quota, 1, false})}
 	}
 	commands := make([]command, len(s.batches))
 	for i, b := range s.batches {
-		commands[i] = recordCommand(s.name, &demand{s.quota, b.units, false}, max(0, at-b.at).Milliseconds(), 0)
+		commands[i] = recordCommand(s.name, &demand{s.quota, b.units, false}, max(0, at-b.at).Milliseconds(), block)
 	}
 	return commands
 }

@@ -67,7 +67,6 @@ type Limiter struct {
 	asker
 	quota    quota
 	windows  *windows
-	warming  *warming  // nil: none
 	eventual *eventual // nil: another mode
 	owned    *Client   // what Close closes
 }
@@ -83,16 +82,11 @@ func New(client *Client, q Quota, options ...Option) (*Limiter, error) {
 	if err != nil {
 		return nil, err
 	}
-	warming, err := newWarming(asker.settings, &checked)
-	if err != nil {
+	if checked, err = asker.warmed(checked); err != nil {
 		return nil, err
 	}
-	l := &Limiter{asker: asker, quota: checked, warming: warming}
-	l.windows = newWindows(asker.maxKeys, &asker.counts.evicted)
+	l := &Limiter{asker: asker, quota: checked, windows: newWindows(asker.maxKeys, &asker.counts.evicted)}
 	if l.mode == Eventual {
-		if l.warming != nil || l.block != 0 {
-			return nil, wrong("mode eventual does not go with WarmUp and BlockFor")
-		}
 		l.eventual = newEventual(&l.asker, &checked)
 	}
 	return l, nil
@@ -108,12 +102,10 @@ func (l *Limiter) With(q Quota) (*Limiter, error) {
 	if l == nil || l.settings == nil {
 		return nil, errNotMade
 	}
-	if l.warming != nil {
-		if err := l.warming.checked(checked.window); err != nil {
-			return nil, err
-		}
+	if checked, err = l.warmed(checked); err != nil {
+		return nil, err
 	}
-	return &Limiter{asker: l.asker, quota: checked, windows: l.windows, warming: l.warming, eventual: l.eventual}, nil
+	return &Limiter{asker: l.asker, quota: checked, windows: l.windows, eventual: l.eventual}, nil
 }
 
 // Name is the limiter's name in the headers of responses.
@@ -150,9 +142,6 @@ func (l *Limiter) allow(ctx context.Context, key string, cost int64, partial boo
 		return Decision{}, err
 	}
 	d := demand{l.quota, cost, partial}
-	if l.warming != nil && d.least() <= d.limit {
-		return l.allowWarming(ctx, key, d)
-	}
 	if l.client == nil {
 		r, err := l.here(key, &d, l.block)
 		if err != nil {
@@ -201,7 +190,7 @@ func (l *Limiter) known(key string, d *demand) (reply, bool) {
 	if l.mode != Cached {
 		return reply{}, false
 	}
-	return l.client.denials.find(l.prefix+key, d, l.block > 0, d.limit < l.quota.limit)
+	return l.client.denials.find(l.prefix+key, d, l.block > 0)
 }
 
 // answered is what the server decides, or OnFailure in its place.
@@ -293,20 +282,9 @@ func (l *Limiter) PeekN(ctx context.Context, key string, n int64) (Decision, err
 	if err := l.check(ctx, n); err != nil {
 		return Decision{}, err
 	}
-	full := l.quota
-	d := demand{full, n, false}
-	if n <= full.limit {
-		d.limit = l.warming.ask(key, &full)
-	}
-	r, source, err := l.look(ctx, key, d)
+	r, source, err := l.look(ctx, key, demand{l.quota, n, false})
 	if err != nil {
 		return Decision{}, err
-	}
-	counted := r
-	counted.granted = 0
-	l.warming.feed(key, &full, counted, source)
-	if n > d.limit {
-		l.warming.later(key, &full, &r, n)
 	}
 	return l.decided(r, source), nil
 }
@@ -351,17 +329,10 @@ func (l *Limiter) RecordAged(ctx context.Context, key string, n int64, age time.
 	if err != nil {
 		return Decision{}, err
 	}
-	full := l.quota
-	d := demand{full, n, false}
-	d.limit = l.warming.ask(key, &full)
-	r, source, err := l.record(ctx, key, &d, ago)
+	r, source, err := l.record(ctx, key, &demand{l.quota, n, false}, ago)
 	if err != nil {
 		return Decision{}, err
 	}
-	counted := r
-	counted.granted = 0
-	l.warming.feed(key, &full, counted, source)
-	l.warming.later(key, &full, &r, n)
 	return l.decided(r, source), nil
 }
 

@@ -46,8 +46,7 @@ type settings struct {
 	syncInterval    time.Duration
 	prefix, name    string
 	block           int64 // ms; 0: none
-	warmUp          int64 // ms; 0: none
-	cold            float64
+	warmUp          warmUp
 	coldGiven       bool
 }
 
@@ -141,7 +140,8 @@ func Name(text string) Option {
 	})
 }
 
-// BlockFor blocks a key for so long, in whole milliseconds, when a request is denied.
+// BlockFor blocks a key for so long, in whole milliseconds, when a request is denied; in mode [Eventual] when more than
+// the limit was granted.
 func BlockFor(d time.Duration) Option {
 	return option(func(s *settings) (err error) {
 		s.block, err = milliseconds(d, "block", 1)
@@ -150,18 +150,21 @@ func BlockFor(d time.Duration) Option {
 }
 
 // WarmUp has a limit begin at a third of it when a key was idle, and rise to all of it within so long, in whole
-// milliseconds: for what is slow at first, such as caches and pools of connections. It takes at least ten windows.
+// milliseconds: for what is slow at first, such as caches and pools of connections. It takes at least ten windows. A server
+// with the module needs 0.2.0 of it.
 func WarmUp(d time.Duration) Option {
 	return option(func(s *settings) (err error) {
-		s.warmUp, err = milliseconds(d, "warm up", 1)
+		s.warmUp.period, err = milliseconds(d, "warm up", 1)
 		return err
 	})
 }
 
-// Cold says at which part of the limit a [WarmUp] begins: one of so many parts, above 1 and at most 1000. Default: 3.
-func Cold(parts float64) Option {
+// Cold says at which part of the limit a [WarmUp] begins: one of so many parts, 2 … 1000. Default: 3.
+func Cold(parts int64) Option {
 	return option(func(s *settings) error {
-		s.cold, s.coldGiven = parts, true
+		if s.warmUp.cold, s.coldGiven = parts, true; parts < 2 || parts > mostCold {
+			return wrong("cold must be an integer between 2 and %d", mostCold)
+		}
 		return nil
 	})
 }
@@ -187,7 +190,8 @@ func (s *settings) apply(client *Client, options []Option) error {
 
 func defaults() *settings {
 	return &settings{mode: Cached, onFailure: FailLocal, localShare: 0.1, timeout: 50 * time.Millisecond,
-		maxKeys: 100_000, maxUntrackedAge: 100 * time.Millisecond, syncInterval: 100 * time.Millisecond, name: "default", cold: usualCold}
+		maxKeys: 100_000, maxUntrackedAge: 100 * time.Millisecond, syncInterval: 100 * time.Millisecond, name: "default",
+		warmUp: warmUp{cold: usualCold}}
 }
 
 // A ClientOption changes what a [Client] does.

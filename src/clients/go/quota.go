@@ -44,7 +44,7 @@ func (q Quota) checked() (quota, error) {
 	if n := window / resolution; n > maxSubintervals {
 		return quota{}, wrong("window / resolution is %d subintervals, above what any server allows (%d)", n, maxSubintervals)
 	}
-	return quota{q.Limit, window, resolution, q.Strict}, nil
+	return quota{limit: q.Limit, window: window, resolution: resolution, strict: q.Strict}, nil
 }
 
 // usualResolution is the largest divisor of the window that is at most a twelfth of it and makes at most 4096

@@ -328,7 +328,7 @@ func TestGivesBackWhatWasTakenOver(t *testing.T) {
 	main := Server{Addr: address(t, "main")}
 	script, module := scriptFirst(t, main), connect(t, main)
 	k := key()
-	cmd := allowCommand(k, &demand{quota{10, 60_000, 5000, false}, 4, false}, 0)
+	cmd := allowCommand(k, &demand{quota{limit: 10, window: 60_000, resolution: 5000}, 4, false}, 0)
 	asked := &call{command: cmd, timeout: 20 * time.Second, done: make(chan struct{})}
 	asked.owner = must(script.serverAt(main))
 	must(asked.owner.place(background, now()+20*time.Second)).add(asked)

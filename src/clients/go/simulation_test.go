@@ -202,7 +202,8 @@ func (s *simulated) execute(words []string) (said string, units int64) {
 	if name == "REFUND" {
 		return fmt.Sprintf(":%d\r\n", e.refund(number(words[2]), clock(), option("AGE", -1))), 0
 	}
-	d := demand{quota{number(words[2]), number(words[3]), number(words[4]), slices.Contains(words, "STRICT")},
+	d := demand{quota{number(words[2]), number(words[3]), number(words[4]), slices.Contains(words, "STRICT"),
+		warmUp{option("WARMUP", 0), option("COLD", usualCold)}},
 		option("COST", 1), slices.Contains(words, "PARTIAL")}
 	var r reply
 	switch name {

@@ -19,7 +19,7 @@ type tally struct {
 
 	isKnown          bool // the server has said something
 	isRecent         bool // the key was part of every synchronization since
-	remaining        int64
+	limit, remaining int64
 	retryAt, resetAt time.Duration
 	round            uint64 // the last synchronization that it was, or is, part of
 	isQueued         bool   // it waits for the next one
@@ -59,7 +59,8 @@ func (t *tally) allow(d *demand, k known, at time.Duration) reply {
 
 // peek is the decision with nothing counted.
 func (t *tally) peek(d *demand, k known, at time.Duration) reply {
-	r := reply{limit: d.limit, remaining: t.available(d.limit, k), resetAfter: upTo(t.resetAt - at)}
+	limit, remaining := t.limits(d, k, at)
+	r := reply{limit: limit, remaining: remaining, resetAfter: upTo(t.resetAt - at)}
 	switch {
 	case d.cost <= r.remaining:
 		r.granted = d.cost
@@ -73,14 +74,22 @@ func (t *tally) peek(d *demand, k known, at time.Duration) reply {
 	return r
 }
 
-func (t *tally) available(limit int64, k known) int64 {
-	all := t.remaining
-	if !t.isKnown {
-		all = shareOf(limit, k.share)
-	} else if !t.isRecent || t.round != k.round { // others may have used up what remained
-		all = min(all, shareOf(limit, k.share))
+// limits are the limit in force, as the server said it last, and what of it is left.
+func (t *tally) limits(d *demand, k known, at time.Duration) (limit, remaining int64) {
+	limit, remaining = d.warmUp.limit(d.limit, 0), t.remaining
+	if d.warms() && t.isKnown {
+		limit = t.limit
 	}
-	return max(0, all-t.local-t.cachedUnits)
+	switch {
+	case !t.isKnown:
+		remaining = shareOf(limit, k.share)
+	case !t.isRecent || t.round != k.round: // others may have used up what remained
+		remaining = min(remaining, shareOf(limit, k.share))
+	case d.warms() && !d.partial && d.cost <= d.limit && at >= t.resetAt && t.unsent() == 0:
+		// After idleness the first request is granted whatever it costs.
+		limit, remaining = max(limit, d.cost), max(remaining, d.cost)
+	}
+	return limit, max(0, remaining-t.local-t.cachedUnits)
 }
 
 // record counts units whatever is available, as used at an instant. Batches are so far apart.
@@ -188,7 +197,7 @@ func (t *tally) end(outcomes []outcome, global *reply, at time.Duration) (refuse
 // hear learns what the server says of the key.
 func (t *tally) hear(global *reply, at time.Duration) {
 	t.isKnown, t.isRecent, t.refused = true, true, nil
-	t.remaining = global.remaining
+	t.limit, t.remaining = global.limit, global.remaining
 	t.retryAt, t.resetAt = at+after(global.retryAfter), at+after(global.resetAfter)
 }
 

@@ -7,9 +7,13 @@ import (
 	"encoding/json"
 	"errors"
 	"io"
+	"math"
 	"net"
 	"os"
+	"reflect"
 	"slices"
+	"strconv"
+	"strings"
 	"syscall"
 	"testing"
 	"time"
@@ -34,30 +38,26 @@ func TestDecisions(t *testing.T) {
 			Counts             [][2]int64
 		}
 		BlockedUntil int64 `json:"blocked_until"`
-		Now          int64
-		Request      struct {
-			Limit, Window, Resolution, Cost int64
-			Partial, Strict                 bool
-		}
-		Decision [5]int64
+		Since, Now   int64
+		Request      fields
+		Decision     [5]int64
 	}
 	vectors(t, "decisions", &cases)
 	for i, c := range cases {
-		e := entry{blockedUntil: c.BlockedUntil}
+		e := entry{blockedUntil: c.BlockedUntil, since: c.Since}
 		if c.Stored != nil {
 			e.counts = counts{window: c.Stored.Window, resolution: c.Stored.Resolution}
 			for _, at := range c.Stored.Counts {
 				e.counts.list = append(e.counts.list, count{at[0] / c.Stored.Resolution, at[1]})
 			}
 		}
-		r := c.Request
-		d := demand{quota{r.Limit, r.Window, r.Resolution, r.Strict}, r.Cost, r.Partial}
-		got, err := e.peek(&d, c.Now)
+		d := c.Request.demand()
+		got, err := e.peek(d, c.Now)
 		if err != nil || [5]int64{got.granted, got.limit, got.remaining, got.retryAfter, got.resetAfter} != c.Decision {
 			t.Errorf("case %d: %+v, %v instead of %v", i, got, err, c.Decision)
 		}
 		if got.granted > 0 {
-			got, err := e.allow(&d, c.Now, 0)
+			got, err := e.allow(d, c.Now, 0)
 			if err != nil || got.granted != c.Decision[0] || got.remaining != c.Decision[2]-c.Decision[0] {
 				t.Errorf("case %d: allow says %+v, %v", i, got, err)
 			}
@@ -66,6 +66,119 @@ func TestDecisions(t *testing.T) {
 	if len(cases) < 100 {
 		t.Errorf("only %d cases", len(cases))
 	}
+}
+
+// The windows of this process reply what the module does.
+func TestWindowReplies(t *testing.T) {
+	var sequences []struct {
+		Name  string
+		Steps []struct {
+			Command []string
+			Reply   json.RawMessage
+		}
+	}
+	vectors(t, "replies", &sequences)
+	steps := 0
+	for _, s := range sequences {
+		keys, last := map[string]*entry{}, map[string]int64{}
+		for i, step := range s.Steps {
+			reply, err := replyFrom(t, step.Reply)
+			if err != nil || step.Command[0] == "SET" {
+				continue // what clients refuse themselves
+			}
+			key, at := step.Command[1], integerIn(step.Command[slices.Index(step.Command, "AT")+1])
+			if last[key] = max(at, last[key]); at < last[key] {
+				last[key] = math.MaxInt64 // a process's clock does not go back
+				continue
+			}
+			steps++
+			if got := windowReply(keys, step.Command); !reflect.DeepEqual(got, reply) {
+				t.Fatalf("%s, %d: %q: %v instead of %v", s.Name, i, step.Command, got, reply)
+			}
+		}
+	}
+	if steps < 350 {
+		t.Errorf("only %d steps", steps)
+	}
+}
+
+// windowReply is what the windows of some keys reply to a command with AT.
+func windowReply(keys map[string]*entry, words []string) any {
+	option := func(name string, usual int64) int64 {
+		if i := slices.Index(words, name); i > 0 {
+			return integerIn(words[i+1])
+		}
+		return usual
+	}
+	listed := func(r reply) []any {
+		return []any{r.granted, r.limit, r.remaining, r.retryAfter, r.resetAfter}
+	}
+	at, block := option("AT", 0), option("BLOCK", 0)
+	of := func(key string) *entry {
+		if keys[key] == nil {
+			keys[key] = new(entry)
+		}
+		return keys[key]
+	}
+	rising := func() warmUp { return warmUp{option("WARMUP", 0), option("COLD", usualCold)} }
+	if words[0] == "SWLIMIT.MALLOW" {
+		n := int(integerIn(words[1]))
+		names, rest := words[2:2+n], words[2+n:]
+		demands, isStrict := make([]demand, n), slices.Contains(words, "STRICT")
+		for i := range demands {
+			demands[i] = demand{quota{integerIn(rest[0]), integerIn(rest[1]), integerIn(rest[2]), isStrict, warmUp{cold: usualCold}},
+				integerIn(rest[3]), false}
+			if rest = rest[4:]; len(rest) > 1 && rest[0] == "WARMUP" {
+				demands[i].warmUp.period, rest = integerIn(rest[1]), rest[2:]
+			}
+			if len(rest) > 1 && rest[0] == "COLD" {
+				demands[i].warmUp.cold, rest = integerIn(rest[1]), rest[2:]
+			}
+		}
+		all, granted := []any{int64(1)}, true
+		for i := range demands {
+			r := must(of(names[i]).peek(&demands[i], at))
+			granted = granted && r.granted > 0
+			all = append(all, listed(r))
+		}
+		if !granted {
+			all[0] = int64(0)
+			return all
+		}
+		for i := range demands {
+			all[1+i] = listed(must(of(names[i]).allow(&demands[i], at, 0)))
+		}
+		return all
+	}
+	e := of(words[1])
+	switch words[0] {
+	case "SWLIMIT.REFUND":
+		age := option("AGE", -1)
+		if since := option("SINCE", -1); since >= 0 {
+			age = max(0, at-since)
+		}
+		return e.refund(integerIn(words[2]), at, age)
+	case "SWLIMIT.BLOCK":
+		return e.block(integerIn(words[2]), at, slices.Contains(words, "NX"))
+	case "SWLIMIT.UNBLOCK":
+		if e.unblock(at) {
+			return int64(1)
+		}
+		return int64(0)
+	}
+	d := demand{quota{integerIn(words[2]), integerIn(words[3]), integerIn(words[4]), slices.Contains(words, "STRICT"), rising()},
+		option("COST", 1), slices.Contains(words, "PARTIAL")}
+	switch words[0] {
+	case "SWLIMIT.ALLOW":
+		return listed(must(e.allow(&d, at, block)))
+	case "SWLIMIT.PEEK":
+		return listed(must(e.peek(&d, at)))
+	}
+	return listed(must(e.record(&d, at, option("AGE", 0), block)))
+}
+
+func integerIn(word string) int64 {
+	return must(strconv.ParseInt(strings.TrimSuffix(word, "ms"), 10, 64))
 }
 
 func TestDefaults(t *testing.T) {
@@ -166,7 +279,7 @@ func TestDefaults(t *testing.T) {
 		known.remember("k", &d, known.ask("k", true), reply{retryAfter: 3_600_000}, 0, Never)
 		for _, each := range r.Denials {
 			if each.Pays == nil {
-				if _, ok := known.find("k", &d, false, false); !ok {
+				if _, ok := known.find("k", &d, false); !ok {
 					t.Error("it is not known")
 				}
 			} else if got := known.paysToLook("k", each.At*time.Millisecond, r.RetryAfter*time.Millisecond); got != *each.Pays {

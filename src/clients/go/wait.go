@@ -493,9 +493,6 @@ func (l *Limiter) WaitN(ctx context.Context, key string, n int64) error {
 	if err := l.check(ctx, n); err != nil {
 		return err
 	}
-	if l.warming != nil {
-		return wrong("warm_up does not go with acquire")
-	}
 	d := demand{l.quota, n, false}
 	decision, err := l.wait(ctx, key, &d)
 	switch {

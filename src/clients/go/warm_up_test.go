@@ -1,119 +1,14 @@
 package swlimit
 
 import (
-	"encoding/json"
+	"context"
 	"errors"
+	"math/rand/v2"
 	"slices"
 	"strings"
 	"testing"
 	"time"
 )
-
-func TestWarmUpVectors(t *testing.T) {
-	type given struct {
-		Period int64 `json:"warm_up"`
-		Cold   float64
-		Limit  int64
-		Age    int64 `json:"t"`
-		Used   int64
-		Cost   int64
-		After  int64 `json:"retry_after"`
-		Step   int64
-		Next   *int64
-		Limits []int64
-		Window int64
-		Error  string
-	}
-	var cases struct {
-		Limits, Steps, Shown, Waits, Refused []given
-		Traces                               []struct {
-			given
-			Name   string
-			Quiet  int64
-			Events []struct {
-				Process, Now int64
-				Ask          *int64
-				Fed          json.RawMessage
-				Look         *bool
-				State        [3]int64
-			}
-		}
-	}
-	vectors(t, "warm_up", &cases)
-	of := func(g given) *warmUp { return &warmUp{g.Period, g.Cold} }
-	for _, c := range cases.Limits {
-		for step, want := range c.Limits {
-			if got := of(c).limit(c.Limit, int64(step)); got != want {
-				t.Errorf("%+v: step %d: %d", c, step, got)
-			}
-		}
-	}
-	for _, c := range cases.Steps {
-		step := of(c).step(c.Age)
-		if step != c.Step || (c.Next == nil) != (step == warmUpSteps) ||
-			c.Next != nil && *c.Next != of(c).begins(step+1)-c.Age {
-			t.Errorf("%+v: %d", c, step)
-		}
-	}
-	for _, c := range cases.Shown {
-		if got := of(c).shown(c.Limit, c.Used); got != c.Age {
-			t.Errorf("%+v: %d", c, got)
-		}
-	}
-	for _, c := range cases.Waits {
-		if got := of(c).wait(c.Age, c.Limit, c.Cost); got != c.After {
-			t.Errorf("%+v: %d", c, got)
-		}
-	}
-	for _, c := range cases.Refused {
-		_, err := New(nil, Quota{Limit: 1, Window: duration(c.Window)}, WarmUp(duration(c.Period)), Cold(c.Cold))
-		if (err == nil) != (c.Error == "") || err != nil && err.Error() != ErrArgument.Error()+": "+c.Error {
-			t.Errorf("%+v: %v", c, err)
-		}
-	}
-	for _, trace := range cases.Traces {
-		w, known := of(trace.given), map[int64]*warmth{}
-		for i, e := range trace.Events {
-			state := known[e.Process]
-			switch {
-			case e.Ask != nil:
-				if got := w.ask(state, e.Now, trace.Limit, trace.Quiet); got != *e.Ask {
-					t.Errorf("%s: event %d: ask %d instead of %d", trace.Name, i, got, *e.Ask)
-				}
-				continue
-			case e.Look != nil:
-				if got := w.look(state); got != *e.Look {
-					t.Errorf("%s: event %d: look %v", trace.Name, i, got)
-				}
-			default:
-				var fed *[3]int64
-				if err := json.Unmarshal(e.Fed, &fed); err != nil {
-					t.Fatal(err)
-				}
-				var r *reply
-				if fed != nil {
-					r = &reply{limit: fed[0], granted: fed[1], remaining: fed[2]}
-				}
-				next := w.feed(state, e.Now, trace.Limit, r)
-				state, known[e.Process] = &next, &next
-			}
-			if got := [3]int64{state.age, state.at, state.looked}; got != e.State {
-				t.Errorf("%s: event %d: %v instead of %v", trace.Name, i, got, e.State)
-			}
-		}
-	}
-	if len(cases.Limits) < 20 || len(cases.Shown) < 20 || len(cases.Traces) < 3 {
-		t.Error("too few cases")
-	}
-}
-
-// rewarm makes a key so old, as far as a limiter knows.
-func rewarm(l *Limiter, key string, age time.Duration) {
-	l.warming.mu.Lock()
-	defer l.warming.mu.Unlock()
-	known, _ := l.warming.known.get(key)
-	known.age = age.Milliseconds()
-}
 
 func TestWarmUp(t *testing.T) {
 	byAll(t, func(t *testing.T, client *Client) {
@@ -123,61 +18,55 @@ func TestWarmUp(t *testing.T) {
 			}
 			l := limiter(t, client, 90, WarmUp(time.Hour), mode)
 			k := key()
-			granted := func(n int64) (all int64) {
-				for range n {
-					all += must(l.Allow(background, k)).Granted
-				}
-				return all
-			}
-			if n := granted(40); n != 30 { // a third of it
-				t.Errorf("%s: %d are granted", mode, n)
-			}
-			if d := must(l.Allow(background, k)); d.Allowed() || d.Limit != 30 || d.RetryAfter <= 0 {
-				t.Errorf("%s: %+v", mode, d)
-			}
-			if d := must(l.AllowN(background, k, 60)); d.Allowed() || d.RetryAfter <= 0 || d.RetryAfter == Never {
-				t.Errorf("%s: it fits later: %+v", mode, d)
-			}
 			if d := must(l.AllowN(background, k, 91)); d.RetryAfter != Never {
 				t.Errorf("%s: it never fits: %+v", mode, d)
 			}
-			if d := must(l.PeekN(background, k, 1)); d.Allowed() || d.Limit != 30 {
+			if d := must(l.AllowAtMost(background, k, 90)); d.Granted != 30 || d.Limit != 30 { // a third of it
 				t.Errorf("%s: %+v", mode, d)
 			}
-			if d := must(l.PeekN(background, k, 60)); d.RetryAfter <= 0 || d.RetryAfter == Never {
-				t.Errorf("%s: %+v", mode, d)
-			}
-			if d := must(l.Record(background, key(), 60)); d.RetryAfter <= 0 || d.RetryAfter == Never {
-				t.Errorf("%s: %+v", mode, d)
-			}
-			rewarm(l, k, 50*time.Minute)
-			if d := must(l.Peek(background, k)); d.Limit != 55 || !d.Allowed() {
-				t.Errorf("%s: %+v", mode, d)
-			}
-			rewarm(l, k, time.Hour)
-			if n := granted(70); n != 60 {
-				t.Errorf("%s: %d are granted", mode, n)
-			}
-			if d := must(l.Record(background, k, 1)); d.Limit != 90 {
-				t.Errorf("%s: %+v", mode, d)
-			}
-			// A process that joins late sees how much is counted.
-			if client != nil {
-				late := limiter(t, client, 90, WarmUp(time.Hour), mode)
-				must(l.Refund(background, k, 11))
-				if d := must(late.Allow(background, k)); d.Limit != 76 { // of which 80 are used
-					t.Errorf("%s: %+v", mode, d)
-				}
-				if n := late.Statistics(); n.Server.all()+n.Cache.all() != 1 {
-					t.Errorf("one decision counts once: %+v", n)
+			for _, n := range []int64{1, 60} {
+				if d := must(l.AllowN(background, k, n)); d.Allowed() || d.Limit != 30 || d.RetryAfter <= 0 || d.Never() {
+					t.Errorf("%s: it fits later: %+v", mode, d)
 				}
 			}
-			if err := l.Wait(background, k); err == nil || !strings.HasSuffix(err.Error(), "warm_up does not go with acquire") {
-				t.Error(err)
+			if d := must(l.PeekN(background, k, 60)); d.Allowed() || d.Limit != 30 || d.RetryAfter <= 0 || d.Never() {
+				t.Errorf("%s: %+v", mode, d)
 			}
-			if _, err := Admit(background, []Part{l.Request(k, 1)}); err == nil ||
-				!strings.HasSuffix(err.Error(), "warm_up does not go with admit") {
-				t.Error(err)
+			first := key()
+			if d := must(l.PeekN(background, first, 60)); d.Granted != 60 || d.Limit != 60 {
+				t.Errorf("%s: after idleness the first request is granted: %+v", mode, d)
+			}
+			if d := must(l.Record(background, first, 60)); d.Granted != 60 || d.Limit != 60 {
+				t.Errorf("%s: %+v", mode, d)
+			}
+			late := limiter(t, client, 90, WarmUp(time.Hour), mode)
+			if client == nil {
+				late = l
+			}
+			if d := must(late.Allow(background, first)); d.Allowed() || d.Limit != 30 {
+				t.Errorf("%s: a process that joins late has the same limit: %+v", mode, d)
+			}
+			colder := limiter(t, client, 90, WarmUp(time.Hour), Cold(9), mode)
+			if d := must(colder.AllowAtMost(background, key(), 90)); d.Granted != 10 {
+				t.Errorf("%s: %+v", mode, d)
+			}
+			if err := l.WaitN(background, key(), 60); err != nil {
+				t.Errorf("%s: %v", mode, err)
+			}
+			soon, cancel := context.WithTimeout(background, time.Second)
+			defer cancel()
+			if err := l.Wait(soon, k); !errors.Is(err, ErrDenied) {
+				t.Errorf("%s: %v", mode, err)
+			}
+			blocks := limiter(t, client, 90, WarmUp(time.Hour), BlockFor(2*time.Hour), mode)
+			if client == nil {
+				must(blocks.AllowAtMost(background, k, 90))
+			}
+			if d := must(blocks.Allow(background, k)); d.Allowed() || d.Limit != 30 {
+				t.Errorf("%s: %+v", mode, d)
+			}
+			if d := must(blocks.Peek(background, k)); d.RetryAfter < time.Hour {
+				t.Errorf("%s: it is not blocked: %+v", mode, d)
 			}
 		}
 	})
@@ -185,82 +74,128 @@ func TestWarmUp(t *testing.T) {
 
 func TestSeveralWarmUp(t *testing.T) {
 	byAll(t, func(t *testing.T, client *Client) {
-		first := limiter(t, client, 90, WarmUp(time.Hour), Prefix("{k}first:"), Mode(direct(client)))
-		second := limiter(t, client, 90, Prefix("{k}second:"), Mode(direct(client)))
-		k := key()
-		all := func(n int64) Decisions {
-			return must(AllowAll(background, first.Request(k, n), second.Request(k, n)))
+		mode := Mode(direct(client))
+		rising := limiter(t, client, 90, WarmUp(time.Hour), Cold(9), Prefix("{k}rising:"), mode)
+		whole := limiter(t, client, 90, Prefix("{k}whole:"), mode)
+		holds := must(NewHolds(client, 90, time.Minute, Prefix("{k}held:")))
+		together := map[string]func(k string, n int64) (bool, []Decision){
+			"AllowAll": func(k string, n int64) (bool, []Decision) {
+				d := must(AllowAll(background, rising.Request(k, n), whole.Request(k, n)))
+				return d.Allowed, d.Each
+			},
+			"Admit": func(k string, n int64) (bool, []Decision) {
+				a := must(Admit(background, []Part{rising.Request(k, n), whole.Request(k, n)}))
+				return a.Allowed, a.Each
+			},
+			"Admit with a hold": func(k string, n int64) (bool, []Decision) {
+				a := must(Admit(background, []Part{rising.Request(k, n), whole.Request(k, n), holds.Request(k, n)}))
+				a.Release()
+				return a.Allowed, a.Each
+			},
 		}
-		if d := all(30); !d.Allowed || d.Each[0].Limit != 30 || d.Each[1].Limit != 90 {
-			t.Errorf("%+v", d)
-		}
-		if d := all(1); d.Allowed || d.Each[0].Limit != 30 || d.RetryAfter() <= 0 {
-			t.Errorf("%+v", d)
-		}
-		if d := all(60); d.Allowed || d.RetryAfter() == Never {
-			t.Errorf("it fits later: %+v", d)
-		}
-		if d := all(91); d.RetryAfter() != Never {
-			t.Errorf("it never fits: %+v", d)
-		}
-		rewarm(first, k, 50*time.Minute)
-		if d := all(25); !d.Allowed || d.Each[0].Limit != 55 {
-			t.Errorf("%+v", d)
-		}
-		if client != nil { // a process that joins late sees how much is counted
-			first = limiter(t, client, 90, WarmUp(time.Hour), Prefix("{k}first:"), Direct)
-			if d := all(1); d.Each[0].Limit != 51 || first.Statistics().Server.all() != 1 {
-				t.Errorf("%+v", d)
+		for name, decide := range together {
+			k := key()
+			if allowed, each := decide(k, 10); !allowed || each[0].Limit != 10 || each[1].Limit != 90 {
+				t.Errorf("%s: %+v", name, each)
 			}
+			for _, n := range []int64{1, 60} {
+				if allowed, each := decide(k, n); allowed || each[0].Limit != 10 || each[0].RetryAfter <= 0 || each[0].Never() {
+					t.Errorf("%s: %+v", name, each)
+				}
+			}
+			if allowed, each := decide(k, 91); allowed || !each[0].Never() {
+				t.Errorf("%s: %+v", name, each)
+			}
+		}
+		limits := must(NewLimits(client, "90/second; 900/minute", WarmUp(time.Hour), mode, Timeout(20*time.Second)))
+		if d := must(limits.AllowN(background, key(), 60)); !d.Allowed || d.Each[0].Limit != 60 || d.Each[1].Limit != 300 {
+			t.Errorf("%+v", d)
 		}
 	})
 }
 
-// A server that answers a denial, and loses the connection when it is asked again: the denial stands.
-func TestWarmingDenialsStand(t *testing.T) {
-	addr := fake(t, func(_ string, words []any) string {
-		denied := "*5\r\n:0\r\n:30\r\n:0\r\n:1000\r\n:1000\r\n"
-		switch {
-		case words[0] == "SWLIMIT.PEEK":
-			return "*5\r\n:0\r\n:90\r\n:0\r\n:1000\r\n:1000\r\n"
-		case words[0] != "SWLIMIT.ALLOW" && words[0] != "SWLIMIT.MALLOW":
-			return noReply
-		case len(words) == 1:
-			return "-ERR wrong number of arguments\r\n"
-		case slices.Contains(words, "90"):
-			return "broken\r\n"
-		case words[0] == "SWLIMIT.MALLOW":
-			return "*2\r\n:0\r\n" + denied
-		}
-		return denied
-	})
-	for _, policy := range []FailurePolicy{FailError, FailAllow, FailLocal} {
-		fresh := func() *Limiter {
-			return must(New(connect(t, Server{Addr: addr}), Quota{Limit: 90, Window: time.Minute}, WarmUp(time.Hour),
-				Direct, OnFailure(policy), Timeout(20*time.Second)))
-		}
-		l := fresh()
-		if d, err := l.Allow(background, "k"); err != nil || d.Allowed() || d.Source != FromServer || d.Limit != 30 {
-			t.Errorf("%v: %+v, %v", policy, d, err)
-		}
-		if n := l.Statistics(); n != (Statistics{Server: Count{Denied: 1}}) {
-			t.Errorf("%v: %+v", policy, n)
-		}
-		several := fresh()
-		if d, err := AllowAll(background, several.Request("k", 1)); err != nil || d.Allowed || d.Each[0].Limit != 30 {
-			t.Errorf("%v: %+v, %v", policy, d, err)
-		}
-		for _, l := range []*Limiter{l, several} {
-			e, held := l.windows.lock("k")
-			if r := must(e.peek(&demand{l.quota, 1, false}, clock())); r.remaining != 90 {
-				t.Errorf("%v: this process has counted: %+v", policy, r)
+// While a limit rises, retry_after is right to the millisecond, and no span of a window grants more than the
+// limit at its end, except for the first request.
+func TestRisingLimits(t *testing.T) {
+	for seed := range uint64(200) {
+		random := rand.New(rand.NewPCG(seed, 51))
+		resolution := 1 + random.Int64N(50)
+		window := resolution * (1 + random.Int64N(6))
+		q := quota{1 + random.Int64N(40), window, resolution, random.IntN(2) == 0,
+			warmUp{window * (10 + random.Int64N(10)), 2 + random.Int64N(8)}}
+		var e entry
+		type grant struct{ at, units int64 }
+		var granted []grant
+		for at := 1_000_000 + random.Int64N(1000); at < 1_003_000; at += 1 + random.Int64N(1+window/4) {
+			d := demand{q, 1 + random.Int64N(q.limit), random.IntN(4) == 0}
+			retry := must(e.peek(&d, at)).retryAfter
+			if r := must(e.peek(&d, at+retry)); r.granted == 0 {
+				t.Fatalf("%d: %+v: denied %d ms after %d: %+v", seed, d, retry, at, r)
 			}
-			held.mu.Unlock()
+			if retry > 0 && must(e.peek(&d, at+retry-1)).granted > 0 {
+				t.Fatalf("%d: %+v: granted before %d ms after %d", seed, d, retry, at)
+			}
+			isIdle := must(e.peek(&d, at)).resetAfter == 0
+			r := must(e.allow(&d, at, 0))
+			if granted = append(granted, grant{at, r.granted}); isIdle {
+				granted = nil
+			}
+			span, used := window, int64(0)
+			if !q.strict {
+				span -= resolution
+			}
+			for _, each := range granted {
+				if each.at > at-span {
+					used += each.units
+				}
+			}
+			if used > r.limit {
+				t.Fatalf("%d: %d of %d at %d", seed, used, r.limit, at)
+			}
 		}
 	}
 }
 
-// Without an answer the policy decides with the limit that was asked for.
+// In mode eventual a key begins with its share of the cold limit, and then has what the server says.
+func TestEventualWarmUp(t *testing.T) {
+	byBoth(t, func(t *testing.T, addr string) {
+		client := connect(t, Server{Addr: addr})
+		l := limiter(t, client, 9000, Eventual, WarmUp(time.Hour), SyncInterval(10*time.Millisecond))
+		k := key()
+		if d := must(l.AllowAtMost(background, k, 9000)); d.Granted != 300 || d.Limit != 3000 {
+			t.Errorf("%+v", d)
+		}
+		eventually(t, "the server has said what remains", func() bool {
+			d := must(l.AllowAtMost(background, k, 9000))
+			return d.Limit == 3000 && d.ResetAfter > 0
+		})
+		idle := key()
+		eventually(t, "the first request is granted whatever it costs", func() bool {
+			return must(l.AllowN(background, idle, 6000)).Allowed()
+		})
+		if d := must(l.AllowN(background, idle, 9001)); !d.Never() {
+			t.Errorf("%+v", d)
+		}
+		eventually(t, "it is counted", func() bool {
+			d := must(limiter(t, client, 9000, WarmUp(time.Hour), Direct).Peek(background, idle))
+			return !d.Allowed() && d.Limit == 3000
+		})
+	})
+}
+
+// In mode eventual usage beyond the limit begins the block.
+func TestEventualBlocks(t *testing.T) {
+	byBoth(t, func(t *testing.T, addr string) {
+		client, k := connect(t, Server{Addr: addr}), key()
+		l := limiter(t, client, 1, Eventual, BlockFor(time.Hour), SyncInterval(10*time.Millisecond))
+		must(l.Record(background, k, 2))
+		eventually(t, "it is blocked", func() bool {
+			return must(limiter(t, client, 100, Direct).Peek(background, k)).RetryAfter > 30*time.Minute
+		})
+	})
+}
+
+// Without an answer the policy decides with its share of the limit, which rises too.
 func TestWarmUpWithoutAnAnswer(t *testing.T) {
 	client := connect(t, Server{Addr: "127.0.0.1:1"})
 	l := must(New(client, Quota{Limit: 90, Window: time.Minute}, WarmUp(time.Hour), OnFailure(FailLocal)))
@@ -269,29 +204,52 @@ func TestWarmUpWithoutAnAnswer(t *testing.T) {
 			t.Errorf("%+v", d)
 		}
 	}
-	if d := must(l.PeekN(background, "k", 5)); d.Allowed() || d.RetryAfter != Never {
+	if d := must(l.PeekN(background, "k", 10)); d.Allowed() || d.RetryAfter != Never {
 		t.Errorf("the share of the limit never grants it: %+v", d)
 	}
-	for _, options := range [][]Option{{Cold(2)}, {WarmUp(time.Hour), BlockFor(time.Second)}, {WarmUp(time.Hour), Cold(1)},
-		{WarmUp(0)}} {
-		if _, err := New(client, Quota{Limit: 90, Window: time.Minute}, options...); !errors.Is(err, ErrArgument) {
-			t.Error(err)
+}
+
+// A module without WARMUP takes the word for another option, or for the limit of the next key.
+func TestModuleWithoutWarmUp(t *testing.T) {
+	addr := fake(t, func(_ string, words []any) string {
+		at := slices.Index(words, any("WARMUP"))
+		switch name, _ := words[0].(string); {
+		case !strings.HasPrefix(name, "SWLIMIT."):
+			return noReply
+		case len(words) == 1:
+			return "-ERR wrong number of arguments\r\n"
+		case name == "SWLIMIT.ADMIT":
+			return "-ERR unknown command 'SWLIMIT.ADMIT'\r\n"
+		case name == "SWLIMIT.MALLOW" && at < len(words)-2:
+			return "-ERR limit must be an integer between 0 and 9007199254740991\r\n"
+		}
+		return "-ERR syntax error near 'WARMUP'\r\n"
+	})
+	client := connect(t, Server{Addr: addr})
+	l := limiter(t, client, 90, WarmUp(time.Hour), OnFailure(FailAllow))
+	plain := limiter(t, client, 90)
+	for i, err := range []error{
+		second(l.Allow(background, "k")), second(l.Peek(background, "k")), second(l.Record(background, "k", 1)),
+		second(AllowAll(background, plain.Request("k", 1), l.Request("l", 1))),
+		second(AllowAll(background, l.Request("k", 1), plain.Request("l", 1))),
+	} {
+		if !errors.Is(err, ErrModuleMissing) || err.Error() != "swlimit: the server's module is too old for WARMUP: load a newer one" {
+			t.Errorf("%d: %v", i, err)
 		}
 	}
-	if _, err := l.With(Quota{Limit: 90, Window: time.Hour}); !errors.Is(err, ErrArgument) {
+	if err := second(Admit(background, []Part{l.Request("k", 1)})); !errors.Is(err, ErrModuleMissing) {
 		t.Error(err)
 	}
-	if _, err := NewHolds(client, 1, time.Minute, WarmUp(time.Hour)); !errors.Is(err, ErrArgument) {
-		t.Error(err)
-	}
-	if _, err := NewBudget(client, 1, Daily(), nil, WarmUp(time.Hour)); !errors.Is(err, ErrArgument) {
-		t.Error(err)
-	}
-	few := must(New(nil, Quota{Limit: 90, Window: time.Minute}, WarmUp(time.Hour), MaxKeys(3)))
-	for range 10 {
-		must(few.Allow(background, key()))
-	}
-	if n := few.warming.known.len(); n != 3 {
-		t.Errorf("%d keys are known", n)
+}
+
+func TestWrongWarmUps(t *testing.T) {
+	for want, options := range map[string][]Option{
+		"cold needs warm_up": {Cold(3)}, "warm_up must be at least ten times the window": {WarmUp(9 * time.Minute)},
+		"cold must be an integer between 2 and 1000": {WarmUp(time.Hour), Cold(1)},
+	} {
+		err := second(New(nil, Quota{Limit: 90, Window: time.Minute}, options...))
+		if err == nil || err.Error() != ErrArgument.Error()+": "+want {
+			t.Errorf("%v instead of %s", err, want)
+		}
 	}
 }

@@ -9,6 +9,7 @@ const maxExact = 1<<53 - 1
 type quota struct {
 	limit, window, resolution int64
 	strict                    bool
+	warmUp                    warmUp
 }
 
 // demand is what one request asks of a quota.
@@ -160,10 +161,11 @@ func (c *counts) fitsAt(room int64, strict bool) int64 {
 type entry struct {
 	counts       counts
 	blockedUntil int64
+	since        int64 // when the key came into use, if its limit rises; else 0
 }
 
 func (e *entry) allow(d *demand, now, block int64) (reply, error) {
-	granted, remaining, err := e.decide(d, now)
+	granted, limit, remaining, err := e.decide(d, now)
 	if err != nil {
 		return reply{}, err
 	}
@@ -173,13 +175,13 @@ func (e *entry) allow(d *demand, now, block int64) (reply, error) {
 		}
 		return e.peek(d, now)
 	}
-	e.own(d, now)
+	e.own(d, now, now)
 	e.counts.add(e.counts.decisionInstant(now)/d.resolution, granted)
-	return reply{granted, d.limit, remaining - granted, 0, e.resetAfter(d, now)}, nil
+	return reply{granted, limit, remaining - granted, 0, e.resetAfter(d, now)}, nil
 }
 
 func (e *entry) peek(d *demand, now int64) (reply, error) {
-	granted, remaining, err := e.decide(d, now)
+	granted, limit, remaining, err := e.decide(d, now)
 	if err != nil {
 		return reply{}, err
 	}
@@ -187,7 +189,7 @@ func (e *entry) peek(d *demand, now int64) (reply, error) {
 	if granted == 0 {
 		retry = e.retryAfter(d, now)
 	}
-	return reply{granted, d.limit, remaining, retry, e.resetAfter(d, now)}, nil
+	return reply{granted, limit, remaining, retry, e.resetAfter(d, now)}, nil
 }
 
 // record counts whatever the limit says, age milliseconds ago where that still matters.
@@ -202,22 +204,22 @@ func (e *entry) record(d *demand, now, age, block int64) (reply, error) {
 	if age > 0 && (tooLate || seen.endOf(at) <= now) {
 		return e.peek(d, now)
 	}
-	granted, _, err := e.decide(d, now)
+	granted, limit, _, err := e.decide(d, now)
 	if err != nil {
 		return reply{}, err
 	}
 	if full, trailing, _ := seen.load(dated, true); d.cost > maxExact-full-trailing {
 		return reply{}, errOverflow
 	}
-	e.own(d, now)
+	e.own(d, now, dated)
 	e.counts.add(at, d.cost)
 	if granted == 0 && block > 0 && now >= e.blockedUntil {
 		e.blockedUntil = now + block
 	}
-	r := reply{granted, d.limit, 0, 0, e.resetAfter(d, now)}
+	r := reply{granted, limit, 0, 0, e.resetAfter(d, now)}
 	if now >= e.blockedUntil {
 		_, _, estimate := e.counts.load(now, d.strict)
-		r.remaining = max(0, d.limit-estimate)
+		r.remaining = max(0, limit-estimate)
 	}
 	if granted == 0 {
 		r.retryAfter = e.retryAfter(d, now)
@@ -258,7 +260,9 @@ func (e *entry) refund(units, now, age int64) int64 {
 			kept = append(kept, at)
 		}
 	}
-	c.list = kept
+	if c.list = kept; len(kept) == 0 {
+		e.since = 0
+	}
 	return units - left
 }
 
@@ -282,31 +286,61 @@ func (e *entry) seen(d *demand, now int64) counts {
 	return e.counts.seenAt(&d.quota, now)
 }
 
-// own stores the counts at the request's geometry: only what counts changes what is stored.
-func (e *entry) own(d *demand, now int64) {
+// own stores the counts at the request's geometry: only what counts changes what is stored. A key that was out of use
+// comes into use at an instant.
+func (e *entry) own(d *demand, now, at int64) {
+	seen := e.seen(d, now)
+	if e.isOutOfUse(&seen, now) {
+		if e.since = 0; d.warms() {
+			e.since = max(1, at)
+		}
+	}
 	if e.counts.window == d.window && e.counts.resolution == d.resolution && now >= e.counts.end() {
 		e.counts.list = e.counts.list[:0]
 		return
 	}
-	e.counts = e.seen(d, now)
+	e.counts = seen
 }
 
-func (e *entry) decide(d *demand, now int64) (granted, remaining int64, err error) {
-	if now < e.blockedUntil {
-		return 0, 0, nil
+// isOutOfUse tells whether nothing counts, and of a key whose limit rises nothing has for a window.
+func (e *entry) isOutOfUse(seen *counts, now int64) bool {
+	return len(seen.list) == 0 && (e.since == 0 || now >= e.counts.end()+e.counts.window)
+}
+
+// inForce is the limit that holds for a request. After idleness the first one is granted whatever it costs.
+func (e *entry) inForce(d *demand, seen *counts, now int64) int64 {
+	if !d.warms() {
+		return d.limit
 	}
+	limit := d.limit
+	if e.isOutOfUse(seen, now) {
+		limit = d.warmUp.limit(d.limit, 0)
+	} else if e.since > 0 {
+		limit = d.warmUp.limit(d.limit, max(0, seen.decisionInstant(now)-e.since))
+	}
+	if len(seen.list) == 0 && !d.partial && d.cost <= d.limit {
+		limit = max(limit, d.cost)
+	}
+	return limit
+}
+
+func (e *entry) decide(d *demand, now int64) (granted, limit, remaining int64, err error) {
 	seen := e.seen(d, now)
+	limit = e.inForce(d, &seen, now)
+	if now < e.blockedUntil {
+		return 0, limit, 0, nil
+	}
 	full, trailing, estimate := seen.load(now, d.strict)
-	remaining = max(0, d.limit-estimate)
+	remaining = max(0, limit-estimate)
 	if d.cost <= remaining {
 		granted = d.cost
 	} else if d.partial {
 		granted = remaining
 	}
 	if granted > maxExact-full-trailing {
-		return 0, 0, errOverflow
+		return 0, 0, 0, errOverflow
 	}
-	return granted, remaining, nil
+	return granted, limit, remaining, nil
 }
 
 func (e *entry) resetAfter(d *demand, now int64) int64 {
@@ -318,27 +352,28 @@ func (e *entry) resetAfter(d *demand, now int64) int64 {
 }
 
 func (e *entry) retryAfter(d *demand, now int64) int64 {
-	room := d.limit - d.least()
-	if room < 0 {
+	if d.least() > d.limit {
 		return -1
 	}
-	return max(0, e.fitsAt(d, room, now)-now, e.blockedUntil-now)
+	return max(0, e.fitsAt(d, now)-now, e.blockedUntil-now)
 }
 
-func (e *entry) fitsAt(d *demand, room, now int64) int64 {
+func (e *entry) fitsAt(d *demand, now int64) int64 {
 	c := &e.counts
 	if len(c.list) == 0 {
 		return now
 	}
-	if c.window == d.window && c.resolution == d.resolution && now < c.end() {
-		return c.fitsAt(room, d.strict)
+	if c.window == d.window && c.resolution == d.resolution && now < c.end() && !d.warms() {
+		return c.fitsAt(d.limit-d.least(), d.strict)
 	}
-	// At another geometry the newest units may be placed later, the later one asks. What fits once fits from then on.
+	// At another geometry the newest units may be placed later, the later one asks; and a limit may rise meanwhile. What
+	// fits once fits from then on.
 	low, high := now, max(now, c.end())
 	for low < high {
 		middle := low + (high-low)/2
 		seen := e.seen(d, middle)
-		if _, _, estimate := seen.load(middle, d.strict); estimate <= room {
+		_, _, estimate := seen.load(middle, d.strict)
+		if estimate+d.least() <= e.inForce(d, &seen, middle) {
 			high = middle
 		} else {
 			low = middle + 1

@@ -162,6 +162,10 @@ func (c *client) limiter(o object) (one limiter, err error) {
 			options = append(options, swlimit.SyncInterval(duration(o, name, 0)))
 		case "max_untracked_age":
 			options = append(options, swlimit.MaxUntrackedAge(duration(o, name, 0)))
+		case "warm_up":
+			options = append(options, swlimit.WarmUp(duration(o, name, 0)))
+		case "cold":
+			options = append(options, swlimit.Cold(int64(value.(float64))))
 		case "block_for":
 			options = append(options, swlimit.BlockFor(duration(o, name, 0)))
 		case "max_keys":
