@@ -102,6 +102,10 @@ accuracy: ## Decisions beside an exact log
 soak: ready
 	PYTHONPATH=scripts:tests .venv/bin/python -m longrun --hours $(or $(HOURS),2) $(if $(SEED),--seed $(SEED))
 
+# Known holes in what others wrote. What cannot be looked up from here is said.
+audit: setup-test
+	@scripts/audit
+
 # The documentation as a site with a search, in target/site.
 docs: ## The documentation as a site with a search, in target/site
 	@scripts/make-docs

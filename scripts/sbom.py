@@ -44,7 +44,7 @@ def crates(package, target):
 
 
 def licence(crate):
-    return crate["license"].replace("/", " OR ") if crate["license"] else "NOASSERTION"
+    return re.sub(r" */ *", " OR ", crate["license"] or "NOASSERTION")
 
 
 def standard_library():
