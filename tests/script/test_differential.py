@@ -12,9 +12,11 @@ from support.comparing import Commands, Difference, compare
 from support.lacking import needed
 from support.lua import Interpreter
 from support.releases import ONLY_SINCE_7, TOO_OLD
+from support.rising import Rising
 from support.script import PARTIAL, SEVERAL, STRICT, packed, scripted, sha, unpacked
 from support.vector_keys import of_vector
 from support.waiting import eventually
+from support.workload import RisingWorkload
 
 
 @pytest.mark.parametrize("count", [100_000, pytest.param(1_000_000, marks=pytest.mark.long)])
@@ -24,6 +26,28 @@ def test_random_commands(start, clock, report, count):
     size = compare(module, plain, clock, Commands(1), count)
     seconds = time.process_time() - began
     report(f"{count} commands, {size} bytes of replies, 0 differ; {seconds:.0f} s of CPU here")
+
+
+@pytest.mark.parametrize("rounds", [20, pytest.param(1_000, marks=pytest.mark.long)])
+def test_random_commands_with_limits_that_rise(plain, report, rounds):
+    """As the model says, which shares no code with the module."""
+    compared = 0
+    for seed in range(rounds):
+        plain.call("FLUSHALL")
+        workload = RisingWorkload(seed, geometry_changes=seed % 2 == 1)
+        pairs = [pair for pair in (workload.next() for _ in range(500)) if pair[0][0] != "SWLIMIT.INFO"]
+        for (words, expected), reply in zip(pairs, plain.calls([scripted(words, sha()) for words, _ in pairs])):
+            assert (reply if isinstance(reply, (str, list)) else [reply]) == expected, words
+            compared += 1
+    report(f"{compared} replies, 0 differ")
+
+
+@pytest.mark.parametrize("is_strict", [False, True])
+def test_no_span_has_more_than_the_limit_in_force_at_its_end(plain, is_strict):
+    def ask(requests):
+        return plain.calls([scripted(words, sha()) for words in requests])
+
+    assert sum(Rising(seed, is_strict).check(ask, 500) for seed in range(5)) > 50
 
 
 def is_up(client, clock):

@@ -56,13 +56,15 @@ def random_commands(draw, count, keys=20):
         key, other, quota = draw.randrange(keys), draw.randrange(keys), (draw.randint(0, 40), *draw.choice(geometries))
         cost = ["COST", draw.randint(1, 9)]
         options = [option for option in ("STRICT", "PARTIAL") if draw.random() < 0.2]
+        rise = draw.choice([[], [], ["WARMUP", draw.choice(["1h", "10h", "100h"])], ["WARMUP", "60h", "COLD", 9]])
         commands.append(draw.choice([
-            ["SWLIMIT.ALLOW", f"key:{key}", *quota, *cost, *options, "AT", at],
-            ["SWLIMIT.ALLOW", f"key:{key}", *quota, "AT", at],
+            ["SWLIMIT.ALLOW", f"key:{key}", *quota, *cost, *options, *rise, "AT", at],
+            ["SWLIMIT.ALLOW", f"key:{key}", *quota, *rise, "AT", at],
             ["SWLIMIT.RECORD", f"key:{key}", *quota, *cost, "AT", at],
-            ["SWLIMIT.RECORD", f"key:{key}", *quota, *cost, "AGE", f"{draw.randint(0, 600)}s", "AT", at],
-            ["SWLIMIT.PEEK", f"key:{key}", *quota, *cost, "AT", at],
-            mallow((f"key:{key}", *quota, 2), (f"other:{other}", *quota, 1), options=("AT", at)),
+            ["SWLIMIT.RECORD", f"key:{key}", *quota, *cost, *rise, "AGE", f"{draw.randint(0, 600)}s",
+             "AT", at],
+            ["SWLIMIT.PEEK", f"key:{key}", *quota, *cost, *rise, "AT", at],
+            mallow((f"key:{key}", *quota, 2, *rise), (f"other:{other}", *quota, 1), options=("AT", at)),
             ["SWLIMIT.REFUND", f"key:{key}", draw.randint(1, 3), *draw.choice([
                 ["AT", T], ["SINCE", at - draw.randint(0, 600_000), "AT", at]])],
             [f"SWLIMIT.{draw.choice(['ALLOW', 'RECORD'])}", f"key:{key}", *quota, *cost, "BLOCK", "20m", "AT", at],

@@ -3,6 +3,8 @@
 from dataclasses import dataclass, field
 from typing import Any
 
+from .model import Window
+
 MAX = 2**53 - 1
 MAX_WINDOW = 3650 * 86_400_000
 
@@ -230,7 +232,8 @@ def settle(keys, names, id, used, now):
         elif kind == "RATE":
             instant, length, resolution, *rise = where
             if beyond > 0:
-                state.record(0, length, resolution, now, beyond, **rising(*rise))
+                seen = state.window.seen_at(length, resolution, now) if state.window else Window(length, resolution)
+                state.record(0, length, resolution, seen.decision_instant(now), beyond, **rising(*rise))
             else:
                 at = max(now, instant)
                 beyond = -state.refund(-beyond, at, at - instant) if beyond else 0

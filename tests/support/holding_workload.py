@@ -17,6 +17,7 @@ class HoldingWorkload:
 
     keys_of = ["hold"] * 5 + ["budget"] * 3 + ["rate"] * 3
     often = {"hold": 6, "release": 3, "renew": 2, "holders": 2, "budget": 4, "refund": 2, "admit": 6, "settle": 3}
+    window = 6 * HOUR, HOUR
 
     def __init__(self, seed, start=T):
         self.random = random.Random(seed)
@@ -112,7 +113,7 @@ class HoldingWorkload:
         if "hold" in key:
             return ["HOLD", limit, self._ttl(), self._id()[:128], cost]
         if "rate" in key:
-            return ["RATE", limit, 6 * HOUR, HOUR, cost]
+            return ["RATE", limit, *self.window, cost]
         return ["BUDGET", limit, self.now + self.random.choice([HOUR, 5 * HOUR]), cost]
 
     def _admit(self):
@@ -151,16 +152,22 @@ class HoldingWorkload:
 
 
 class RisingAdmissions(HoldingWorkload):
-    """Mostly of rates that rise: idle ones, too, so that what is settled brings them into use."""
+    """Mostly of rates that rise: also of those that are out of use when they are settled."""
 
     keys_of = ["hold"] * 2 + ["budget"] + ["rate"] * 4
-    often = {"hold": 1, "release": 1, "admit": 8, "settle": 6}
+    often = {"hold": 1, "release": 1, "admit": 8, "settle": 8, "refund": 2}
+    window = HOUR // 2, HOUR // 4
 
     def _clause(self, key):
         clause = super()._clause(key)
         if clause[0] == "RATE" and self.random.random() < 0.8:
-            clause += [self.random.choice([HOUR, 60 * HOUR, 600 * HOUR]), self.random.choice([3, 3, 2, 1_000])]
+            clause += [self.random.choice([HOUR, 6 * HOUR, 600 * HOUR]), self.random.choice([3, 3, 2, 1_000])]
         return clause
+
+    def _refund(self):
+        """Of a rate, and mostly of all its units."""
+        key, units = self._key("rate"), self.random.choice([1, MAX, MAX])
+        return ["SWLIMIT.REFUND", key, units, "AT", self.now], self.keys[key].refund(units, self.now)
 
 
 DURATIONS = {("HOLD", 2), ("RATE", 2), ("RATE", 3)}

@@ -4,7 +4,7 @@ import pytest
 
 from support.bounds import T
 from support.cli import batch, info_fields, numbers
-from support.workload import FUTURE, Workload
+from support.workload import FUTURE, RisingWorkload, Workload
 
 
 def parsed(words, reply):
@@ -20,8 +20,9 @@ def parsed(words, reply):
 @pytest.mark.parametrize("seed", range(2))
 @pytest.mark.parametrize("start", [T, FUTURE])
 @pytest.mark.parametrize("geometry_changes", [False, True])
-def test_server_answers_as_the_model(server, seed, geometry_changes, start):
-    workload = Workload(seed, geometry_changes, start)
+@pytest.mark.parametrize("kind", [Workload, RisingWorkload])
+def test_server_answers_as_the_model(server, seed, geometry_changes, start, kind):
+    workload = kind(seed, geometry_changes, start)
     expected = [workload.next() for _ in range(1500)]
     replies = batch(server, [words for words, _ in expected])
     kinds = set()

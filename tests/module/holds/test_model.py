@@ -7,7 +7,7 @@ import pytest
 from support import aof
 from support.bounds import T
 from support.contents import agrees, digest, expiries
-from support.holding_workload import HoldingWorkload, answers
+from support.holding_workload import HoldingWorkload, RisingAdmissions, answers
 from support.replication import PROMPT, follow, in_step
 
 pytestmark = pytest.mark.as_run
@@ -37,6 +37,17 @@ def test_server_answers_as_the_model(server, seed, start_at):
     assert min(kinds.values()) > 5, kinds
 
 
+@pytest.mark.parametrize("seed", range(3))
+def test_server_answers_as_the_model_for_rates_that_rise(server, seed):
+    workload = RisingAdmissions(seed)
+    expected = [workload.next() for _ in range(2_000)]
+    assert disagreement(expected, answers(server, [words for words, _ in expected])) is None
+    rises = [reply for words, reply in expected if "WARMUP" in words and isinstance(reply, list)]
+    settled = [reply for words, reply in expected if words[0] == "SWLIMIT.SETTLE" and isinstance(reply, list)
+               and max(reply) > 1]  # beyond what was reserved
+    assert {reply[0] for reply in rises} == {0, 1} and len(rises) > 100 and len(settled) > 10
+
+
 def test_tokens_always_grow(server):
     """For as long as the key lives, which a hold sees to here, and also when the clock is set back."""
     workload = HoldingWorkload(7)
@@ -55,9 +66,10 @@ def test_tokens_always_grow(server):
     assert sum(map(len, granted.values())) > 50
 
 
-def test_a_replica_stores_the_same(start):
+@pytest.mark.parametrize("kind", [HoldingWorkload, RisingAdmissions])
+def test_a_replica_stores_the_same(start, kind):
     primary, replica = start(options=PROMPT), start(options=PROMPT)
-    workload = HoldingWorkload(11)
+    workload = kind(11)
     commands = [workload.next()[0] for _ in range(2_000)]
     answers(primary, commands[:300])
     follow(replica, primary)
@@ -69,10 +81,11 @@ def test_a_replica_stores_the_same(start):
 
 
 @pytest.mark.parametrize("preamble", ["yes", "no"])
-def test_files_bring_everything_back(start, preamble):
+@pytest.mark.parametrize("kind", [HoldingWorkload, RisingAdmissions])
+def test_files_bring_everything_back(start, preamble, kind):
     """Replayed as it was written, rewritten, and rewritten with more after it."""
     server = start(options={"appendonly": "yes", "appendfsync": "always", "aof-use-rdb-preamble": preamble})
-    workload = HoldingWorkload(13)
+    workload = kind(13)
 
     def restart():
         before = digest(server), expiries(server)
