@@ -14,8 +14,8 @@ export const LAST_PROBE = 500;
 export const JITTER = 0.2;
 
 export class Breaker {
-  /** When it closed last (monotonic): what was sent before says how the server was, and not how it is. */
-  closedAt = Number.NEGATIVE_INFINITY;
+  /** Monotonic, as all instants here. */
+  private closedAt = Number.NEGATIVE_INFINITY;
   private failures = 0;
   private interval = FIRST_PROBE;
   private timer: NodeJS.Timeout | null = null;
@@ -37,16 +37,21 @@ export class Breaker {
     return this.health.unavailable;
   }
 
+  /** What was sent before this closed last says how the server was, and not how it is. */
+  isOutdated(sent: number): boolean {
+    return sent < this.closedAt;
+  }
+
   succeeded(): void {
     this.failures = 0;
   }
 
-  failed(error: UnavailableError): void {
-    if (++this.failures >= FAILURES) this.open(error);
+  failed(error: UnavailableError, sent = performance.now()): void {
+    if (!this.isOutdated(sent) && ++this.failures >= FAILURES) this.open(error);
   }
 
-  open(error: UnavailableError): void {
-    if (this.isOpen) return;
+  open(error: UnavailableError, sent = performance.now()): void {
+    if (this.isOpen || this.isOutdated(sent)) return;
     this.interval = FIRST_PROBE;
     this.health.setUnavailable(error);
     this.schedule();

@@ -222,7 +222,7 @@ export class Server {
 
   /** A reply came, or an error that is the caller's. */
   private answered({ sent, isLate, isAlone, timeout, batch, connection }: Exchange): void {
-    if (isLate && sent < this.breaker.closedAt) return;
+    if (isLate && this.breaker.isOutdated(sent)) return;
     const now = performance.now();
     const took = now - sent;
     if (isAlone && connection?.isQuiet) {
@@ -269,12 +269,12 @@ export class Server {
       return refusal ?? error;
     }
     const isSlow = this.meanRoundTrip !== null && this.meanRoundTrip > timeout;
-    if (isSlow || sent < this.breaker.closedAt || (connection && now - connection.receivedInTime < timeout))
-      return error;
-    this.count(batch, error);
+    if (isSlow || (connection && now - connection.receivedInTime < timeout)) return error;
+    this.count(batch, error, sent);
     const check = () => {
-      if (exchange.isOver || sent < this.breaker.closedAt || (connection && connection.received >= sent)) return;
-      this.breaker.open(new UnavailableError(`nothing received for ${SILENT_TIMEOUTS * timeout} ms`, "no_answer"));
+      if (exchange.isOver || (connection && connection.received >= sent)) return;
+      const silence = new UnavailableError(`nothing received for ${SILENT_TIMEOUTS * timeout} ms`, "no_answer");
+      this.breaker.open(silence, sent);
     };
     setTimeout(() => afterLoopTurns(check), (SILENT_TIMEOUTS - 1) * timeout).unref();
     return error;
@@ -327,11 +327,11 @@ export class Server {
   }
 
   /** One write is one failure at most, however many requests it carried. */
-  private count(batch: Batch | null, error: UnavailableError): void {
+  private count(batch: Batch | null, error: UnavailableError, sent?: number): void {
     if (batch && this.failedWrite === batch) return;
     this.failedWrite = batch;
     this.health.decidedWithout(error);
-    this.breaker.failed(error);
+    this.breaker.failed(error, sent);
   }
 
   /** Whether the command is written at once, or waits for the connection or for the caller's other commands. */
