@@ -73,7 +73,7 @@ func readReply(r *bufio.Reader, depth int) (any, error) {
 		case err != nil:
 			return nil, err
 		case kind == '|': // attributes of the reply that follows
-			return readReply(r, depth)
+			return readReply(r, depth+1)
 		case kind == '>':
 			return pushed(list), nil
 		case list == nil:

@@ -34,7 +34,7 @@ func TestReplies(t *testing.T) {
 		}
 	}
 	for _, raw := range []string{"\r\n", "x\r\n", ":\r\n", ":1x\r\n", ":99999999999999999999\r\n", "$3\r\nabcde", "+no\n",
-		"$99999999999\r\n", "*99999999\r\n", strings.Repeat("*1\r\n", 100)} {
+		"$99999999999\r\n", "*99999999\r\n", strings.Repeat("*1\r\n", 100), strings.Repeat("|0\r\n", 100) + ":1\r\n"} {
 		if got, err := readReply(bufio.NewReader(strings.NewReader(raw)), 0); err == nil {
 			t.Errorf("%q: %#v", raw, got)
 		}
