@@ -17,6 +17,7 @@ from support.script import PARTIAL, SEVERAL, STRICT, packed, scripted, sha, unpa
 from support.vector_keys import of_vector
 from support.waiting import eventually
 from support.workload import RisingWorkload
+from support.workload import compare as compare_with_model
 
 
 @pytest.mark.parametrize("count", [100_000, pytest.param(1_000_000, marks=pytest.mark.long)])
@@ -34,19 +35,17 @@ def test_random_commands_with_limits_that_rise(plain, report, rounds):
     compared = 0
     for seed in range(rounds):
         plain.call("FLUSHALL")
-        workload = RisingWorkload(seed, geometry_changes=seed % 2 == 1)
-        pairs = [pair for pair in (workload.next() for _ in range(500)) if pair[0][0] != "SWLIMIT.INFO"]
-        for (words, expected), reply in zip(pairs, plain.calls([scripted(words, sha()) for words, _ in pairs])):
-            assert (reply if isinstance(reply, (str, list)) else [reply]) == expected, words
-            compared += 1
+        compared += compare_with_model(by_script(plain), RisingWorkload(seed, geometry_changes=seed % 2 == 1), 500)
     report(f"{compared} replies, 0 differ")
+
+
+def by_script(plain):
+    return lambda requests: plain.calls([scripted(words, sha()) for words in requests])
 
 
 @pytest.mark.parametrize("is_strict", [False, True])
 def test_no_span_has_more_than_the_limit_in_force_at_its_end(plain, is_strict):
-    def ask(requests):
-        return plain.calls([scripted(words, sha()) for words in requests])
-
+    ask = by_script(plain)
     assert sum(Rising(seed, is_strict).check(ask, 500) for seed in range(5)) > 50
 
 

@@ -133,6 +133,14 @@ class Workload:
         }
 
 
+def compare(ask, workload, count):
+    """Ask for what a workload has next, except INFO. How many replies are as the model says: all."""
+    pairs = [pair for pair in (workload.next() for _ in range(count)) if pair[0][0] != "SWLIMIT.INFO"]
+    for (words, expected), reply in zip(pairs, ask([words for words, _ in pairs]), strict=True):
+        assert (reply if isinstance(reply, (str, list)) else [reply]) == expected, words
+    return len(pairs)
+
+
 class RisingWorkload(Workload):
     """The same of limits that rise: keys that are mostly in use, for as long as it takes."""
 

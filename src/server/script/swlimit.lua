@@ -352,10 +352,13 @@ else
 
   -- The value of WARMUP or COLD, or nil and the error.
   local function rise(name, word)
-    local value = name == 'COLD' and integer(word, 2) or name == 'WARMUP' and milliseconds(word, 1)
-    if value and (name == 'WARMUP' or value <= 1000) then return value end
-    return nil, name == 'COLD' and 'ERR COLD must be an integer between 2 and 1000'
-      or 'ERR WARMUP must be a duration such as 60, 500ms, 5m, 1h or 7d'
+    if name == 'COLD' then
+      local parts = integer(word, 2)
+      if parts and parts <= 1000 then return parts end
+      return nil, 'ERR COLD must be an integer between 2 and 1000'
+    end
+    local ms = milliseconds(word, 1)
+    return ms, not ms and 'ERR WARMUP must be a duration such as 60, 500ms, 5m, 1h or 7d' or nil
   end
 
   local given = packed
@@ -1595,8 +1598,8 @@ local function run()
     return (instant - instant % resolution) / resolution
   end
 
-  -- The quotient of a·b / c rounded down, and whether there is a rest; b is at most c. Where the product is 2^53 or
-  -- more, long division over the bits of b, which is less than 2^49: no intermediate value reaches 2^53.
+  -- The quotient of a·b / c rounded down, which is less than 2^53, and whether there is a rest. Where the product is 2^53
+  -- or more, long division over the bits of b, which is less than 2^49: no intermediate value reaches 2^53.
   local function scale(a, b, c)
     local product = a * b
     if product <= MAX then
