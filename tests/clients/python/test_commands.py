@@ -9,6 +9,7 @@ import redis
 from support.server import ROOT
 from swlimit._core.quota import Geometry, Quota, WarmUp
 from swlimit._protocol import commands, script_fallback
+from swlimit._transport.endpoint import Endpoint
 from swlimit._transport.server_health import ServerHealth
 
 NOW = 1_760_054_400_000
@@ -98,7 +99,7 @@ class Health(ServerHealth):
     """Keeps what is repeated in the background."""
 
     def __init__(self):
-        self.repeated = []
+        self.repeated, self.endpoint = [], Endpoint("", None, {})
         self.repeat = self.repeated.append
 
 

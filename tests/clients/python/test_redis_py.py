@@ -1,4 +1,4 @@
-"""The oldest and the newest redis-py and valkey-py that the package takes: scripts/setup has them.
+"""The oldest and the newest redis-py, valkey-py and valkey-glide that the package takes: scripts/setup has them.
 
 What can differ between releases: how connections are made, written to, read and closed, and what a cluster tells.
 """
@@ -20,7 +20,7 @@ import swlimit
 from support.server import ROOT
 
 HERE = Path(__file__).resolve().parent
-VERSIONS = {"redis": ["5.2.1", "8.1.0"], "valkey": ["6.0.2", "6.2.0"]}
+VERSIONS = {"redis": ["5.2.1", "8.1.0"], "valkey": ["6.0.2", "6.2.0"], "valkey-glide": ["2.2.0", "2.6.0"]}
 OF_ALL = [
     "test_limiter.py", "test_line.py", "test_waiting.py", "test_denials.py::test_what_pushes_is_heard",
     "test_denials.py::test_what_pushes_nothing", "test_topologies.py::test_clusters",
@@ -47,24 +47,31 @@ TESTS = [
 def test_the_package_takes_what_is_tested(library):
     """The limiters use inner parts of the libraries' connections, so that any release may break them."""
     project = tomllib.loads((ROOT / "src/clients/python/pyproject.toml").read_text())["project"]
-    needed = [*project["dependencies"], *project["optional-dependencies"]["valkey"]]
+    needed = [*project["dependencies"], *(one for extra in ("valkey", "glide")
+                                          for one in project["optional-dependencies"][extra])]
     taken, = (one.specifier for one in map(Requirement, needed) if one.name == library)
     oldest, newest = map(Version, VERSIONS[library])
     assert str(taken) == f"<{newest.major}.{newest.minor + 1},>={oldest.major}.{oldest.minor}"
 
 
 @pytest.mark.long
-@pytest.mark.parametrize("library, version", [(one, version) for one, both in VERSIONS.items() for version in both])
+@pytest.mark.parametrize("library, version", [
+    (one, version) for one, (oldest, newest) in VERSIONS.items()
+    for version in ([oldest] if one == "valkey-glide" else [oldest, newest])])  # .venv has the newest of that
 def test_releases(library, version):
     folder = ROOT / f".cache/{library}-py/{version}"
     assert folder.exists(), "run scripts/setup test"
-    env = os.environ | {"PYTHONPATH": f"{folder}:{os.environ.get('PYTHONPATH', '')}", "SWLIMIT_LIBRARY": library}
-    told = subprocess.run([sys.executable, "-c", f"import {library}; print({library}.__version__)"], env=env, text=True,
-                          capture_output=True, check=True).stdout.strip()
+    env = os.environ | {"PYTHONPATH": f"{folder}:{os.environ.get('PYTHONPATH', '')}"}
+    program = f"from importlib.metadata import version; print(version({library!r}))"
+    told = subprocess.run([sys.executable, "-c", program], env=env, text=True, capture_output=True,
+                          check=True).stdout.strip()
     assert told == version
     # Finalizers of valkey-py 6.0's own connections fail where a loop was closed before.
     env |= {"PYTEST_ADDOPTS": "-p no:unraisableexception"} if told == "6.0.2" else {}
-    run(TESTS if library == "redis" else OF_ALL, env)
+    if library == "valkey-glide":
+        run(["test_glide.py"], env)
+    else:
+        run(TESTS if library == "redis" else OF_ALL, env | {"SWLIMIT_LIBRARY": library})
 
 
 def test_valkey_py():

@@ -2,6 +2,7 @@
 
 from wsgiref.simple_server import demo_app
 
+import glide
 import redis
 import redis.asyncio
 import valkey
@@ -29,6 +30,13 @@ swlimit.Limiter(valkey.ValkeyCluster("localhost"), 1, "1m")
 swlimit.AsyncHoldLimiter(valkey.asyncio.ValkeyCluster("localhost"), 1)
 swlimit.Limiter(valkey.asyncio.Valkey(), 1, "1m")  # refused
 swlimit.AsyncLimiter(valkey.Valkey(), 1, "1m")  # refused
+
+
+def of_glide(tasks: glide.GlideClient, nodes: glide.GlideClusterClient) -> None:
+    swlimit.AsyncLimiter(tasks, 1, "1m"), swlimit.AsyncHoldLimiter(nodes, 1)
+    swlimit.Limiter(tasks, 1, "1m")  # refused
+
+
 swlimit.HoldLimiter(threads, 1), swlimit.AsyncHoldLimiter(tasks, 1)
 swlimit.HoldLimiter(tasks, 1)  # refused
 swlimit.AsyncHoldLimiter(threads, 1)  # refused

@@ -3,16 +3,17 @@
 import contextlib
 import functools
 import inspect
-from collections.abc import Callable, Coroutine, Generator, Sequence
+from collections.abc import Awaitable, Callable, Coroutine, Generator, Sequence
 from typing import TYPE_CHECKING, Any, Concatenate, Generic, ParamSpec, Protocol, TypeVar, cast, overload
 
 import redis
 import redis.asyncio
 
+from ._transport import glide
 from ._transport.asyncio_backend import ASYNCIO
 from ._transport.core import Cores
 from ._transport.interface import Interface
-from ._transport.libraries import clients
+from ._transport.libraries import clients, glide_clients
 from ._transport.thread_backend import THREADS, run
 
 if TYPE_CHECKING:
@@ -79,7 +80,7 @@ class Client(Protocol):
     def execute_command(self, *args: Any, **options: Any) -> Any: ...
 
 
-class AsyncClient(Protocol):
+class AsyncRedisClient(Protocol):
     """The same for asyncio."""
 
     async def __aenter__(self) -> Any: ...
@@ -87,6 +88,13 @@ class AsyncClient(Protocol):
     def execute_command(self, *args: Any, **options: Any) -> Any: ...
 
 
+class GlideClient(Protocol):
+    """A client of valkey-glide, of one server or of a cluster."""
+
+    def custom_command(self, command_args: Any) -> Awaitable[Any]: ...
+
+
+AsyncClient = AsyncRedisClient | GlideClient
 C = TypeVar("C")
 """The clients that a limiter takes."""
 
@@ -111,7 +119,8 @@ class Threaded(Kind):
 
     def _check_client(self, client: Any) -> None:
         if not isinstance(client, clients(is_async=False)):
-            other = f"; Async{type(self).__name__} is for those of redis.asyncio and valkey.asyncio" * is_async(client)
+            other = (f"; Async{type(self).__name__} is for those of redis.asyncio, valkey.asyncio and glide"
+                     * is_async(client))
             raise TypeError("client must be a redis.Redis, redis.RedisCluster, valkey.Valkey or valkey.ValkeyCluster, "
                             f"not {kind_of(client)}{other}")
 
@@ -151,6 +160,7 @@ class Threaded(Kind):
 class Awaited(Kind):
     """Limiters for programs with asyncio, on clients of redis.asyncio."""
 
+    _timeout: float
     _states = Cores(ASYNCIO)
     _interface: Interface = ASYNCIO
     _open = staticmethod(redis.asyncio.Redis.from_url)
@@ -163,8 +173,11 @@ class Awaited(Kind):
 
     def _check_client(self, client: Any) -> None:
         if not is_async(client):
-            raise TypeError("client must be a redis.asyncio.Redis or redis.asyncio.RedisCluster, or a Valkey or "
-                            f"ValkeyCluster of valkey.asyncio, not {kind_of(client)}")
+            raise TypeError("client must be a redis.asyncio.Redis or redis.asyncio.RedisCluster, a Valkey or "
+                            "ValkeyCluster of valkey.asyncio, or a GlideClient or GlideClusterClient of glide, not "
+                            f"{kind_of(client)}")
+        if isinstance(client, glide_clients()):
+            glide.check(client, self._timeout)
 
     @staticmethod
     def _method(name: str, coroutine: Callable[..., Coroutine[Any, Any, Any]]) -> Callable[..., Any]:

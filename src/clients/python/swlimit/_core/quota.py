@@ -110,7 +110,7 @@ class WarmUp(NamedTuple):
 
     @classmethod
     def of(cls, duration: Duration | None, cold: int | None, window: int) -> "WarmUp | None":
-        """The warm-up that these words mean, of limits with a window of so many ms."""
+        """The warm-up that these words mean, of limits with a window of this length."""
         if duration is None:
             if cold is not None:
                 raise ValueError("cold needs warm_up")
@@ -123,7 +123,7 @@ class WarmUp(NamedTuple):
         return cls(length, cold)
 
     def limit(self, whole: int, used_for: int) -> int:
-        """The limit in force of a key that has been in use for so many ms."""
+        """The limit in force of a key that has been in use for these ms."""
         if used_for >= self.duration:
             return whole
         part = whole * (self.duration + (self.cold - 1) * used_for) // (self.cold * self.duration)

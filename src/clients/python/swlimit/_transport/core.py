@@ -19,11 +19,13 @@ from .._protocol.commands import Command, Probe, Record, ServerCommand
 from .._protocol.replies import ERROR_REPLIES, Failure, as_raised, with_code
 from .._protocol.script_fallback import Module, TakenOver, soon
 from ..errors import NotExecuted, RefusedError, SwlimitError, UnavailableError, WrongClientError
+from . import glide
 from .breaker import LAST_PROBE, PROBE_TIMEOUT
 from .endpoint import Endpoint
 from .hold_renewer import HoldRenewer
 from .interface import Interface, Signal, Worker
 from .invalidation import Subscribers
+from .libraries import glide_clients
 from .sentinels import Sentinels
 from .server import Server
 from .topology import Cluster, MakeServer, OneServer
@@ -218,9 +220,11 @@ class Core:
         return server
 
     def has_queue(self, key: bytes) -> bool:
-        """Whether its server lets clients wait, as far as is known: neither the script nor the first release does."""
+        """Whether its server lets clients wait, as far as is known: neither the script nor the first release does, and
+        connections that the program shares must not."""
         server = self.topology.of(key)
-        return server is None or not (server.dialect.uses_script or server.dialect.lacks_acquire)
+        return server is None or not (
+            server.endpoint.is_shared or server.dialect.uses_script or server.dialect.lacks_acquire)
 
     def renewer_of(self, key: bytes) -> HoldRenewer | None:
         server = self.topology.of(key)
@@ -337,6 +341,8 @@ class Core:
         """Ask the server for invalidations of a denied key. Returns for how many seconds at most the denial may be
         remembered until then; None when the server can't send invalidations."""
         tracker = server.tracker
+        if server.endpoint.is_shared:
+            return None
         if tracker.is_up:
             if tracker.peeks.is_refused:
                 return None
@@ -426,6 +432,8 @@ async def look_until_fast(weak: "weakref.ref[Core]", server: Server, key: bytes)
 
 
 def topology(client: Any, make: MakeServer, interface: Interface) -> OneServer | Cluster:
+    if isinstance(client, glide_clients()):
+        return OneServer(glide.endpoint(client), make)
     if hasattr(client, "nodes_manager"):
         return Cluster(client, make)
     pool = client.connection_pool

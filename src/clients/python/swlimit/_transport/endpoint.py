@@ -39,6 +39,12 @@ class Endpoint(NamedTuple):
         address = kwargs.get("path") or f"{kwargs.get('host', 'localhost')}:{kwargs.get('port', 6379)}"
         return cls.of(getattr(pool, "service_name", address), pool.connection_class, kwargs)
 
+    @property
+    def is_shared(self) -> bool:
+        """Whether its connections are the client's own: none may wait or be tracked, and it is hidden where they lead.
+        """
+        return getattr(self.connection_class, "is_shared", False)
+
     def at(self, host: str, port: int) -> "Endpoint":
         """The same options for another server."""
         return Endpoint(f"{host}:{port}", self.connection_class, self.connection_kwargs | {"host": host, "port": port})

@@ -1,6 +1,7 @@
-"""The libraries that a program's own client may come from: redis-py, and valkey-py, its fork.
+"""The libraries that a program's own client may come from: redis-py, valkey-py, its fork, and valkey-glide.
 
-Their connections are alike. valkey-py's errors have the names of redis-py's, and become those where they are raised.
+The first two's connections are alike. valkey-py's errors have the names of redis-py's, and become those where they are
+raised. For valkey-glide see `glide`.
 """
 
 import functools
@@ -23,11 +24,19 @@ def clients(is_async: bool) -> tuple[type, ...]:
     found: list[type] = [ours.Redis, ours.RedisCluster]
     if (valkey := sys.modules.get("valkey.asyncio" if is_async else "valkey")) is not None:
         found += [valkey.Valkey, valkey.ValkeyCluster]
-    return tuple(found)
+    return (*found, *glide_clients()) if is_async else tuple(found)
+
+
+def glide_clients() -> tuple[type, ...]:
+    """The classes of valkey-glide's clients, if the program has imported it."""
+    library = sys.modules.get("glide")
+    return () if library is None else (library.GlideClient, library.GlideClusterClient)
 
 
 def cluster_class(connection_class: Any) -> str:
     """The class for a whole cluster, in place of one for a server whose connections these are."""
+    if getattr(connection_class, "is_shared", False):
+        return "GlideClusterClient of glide"
     modules = [one.__module__ for one in connection_class.__mro__]
     library = "valkey" if any(one.startswith("valkey.") for one in modules) else "redis"
     return f"{library.title()}Cluster of {library}{'.asyncio' * any('.asyncio' in one for one in modules)}"

@@ -215,7 +215,8 @@ class ServerHealth:
         for one in commands:
             if one.repeat is not None:
                 self.repeat(one)
-        return [one for one in commands if one.repeat is None]
+        # Units must go back to the server that counted them; what an id names is safe anywhere.
+        return [] if self.endpoint.is_shared else [one for one in commands if one.repeat is None]
 
     def refused(self, words: Words, error: Exception) -> None:
         """The server answers, but refuses a command that was sent in the background."""
