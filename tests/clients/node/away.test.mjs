@@ -34,16 +34,6 @@ async function fill(three, k) {
   await eventually(async () => (await three.allow(k)).source === "cache");
 }
 
-test("a share of the limit is for this process, and whole limits without a server", async (test) => {
-  const client = await connect(test, { of: "spare" });
-  const hundred = limiter(test, { client, limit: 100, localShare: 0.05, timeout: 20 });
-  await pause(test);
-  let granted = 0;
-  for (let i = 0; i < 10; i++) granted += (await hundred.allow("k")).granted;
-  assert.equal(granted, 5);
-  assert.equal((await limiter(test, { client, limit: 0, timeout: 20 }).allow("k")).granted, 0);
-});
-
 test("a record that nobody answers fails, or is kept and sent later", async (test) => {
   const client = await connect(test, { of: "spare" });
   const three = limiter(test, { client, timeout: 20, limit: 100, window: "1h", resolution: "1m" });

@@ -7,7 +7,7 @@ import { test } from "node:test";
 import { promisify } from "node:util";
 import { Redis } from "ioredis";
 import { DeniedError, HoldLimiter, UnavailableError } from "swlimit";
-import { asModule, connect, eventually, holds, key, port, sender, sent, told } from "./support.mjs";
+import { asModule, connect, eventually, holds, key, port, sender, told } from "./support.mjs";
 
 /** A client as a function, through which commands go that `pass` lets through; others are never answered. */
 async function through(test, pass) {
@@ -192,25 +192,6 @@ test("time passes while the machine sleeps", async (test) => {
   test.mock.method(os, "uptime", () => before + 61);
   assert.equal(hold.isLive, false);
   test.mock.restoreAll();
-});
-
-test("a wait that is given up leaves no hold and no place in the queue", async (test) => {
-  const client = await connect(test);
-  const one = holds(test, { client });
-  const k = key();
-  const first = await one.hold(k);
-  const asked = sent(client);
-  const controller = new AbortController();
-  const waiting = one.hold(k, { wait: "5m", signal: controller.signal });
-  const isPolled = () => asked.filter((words) => asModule(words)[0] === "SWLIMIT.HOLD").length > 2;
-  const isQueued = async () => isPolled() || /swlimit_waiting:1\b/.test(await client.sendCommand(["INFO", "swlimit"]));
-  await eventually(isQueued, "the wait");
-  controller.abort(new Error("mine"));
-  await assert.rejects(waiting, /mine/);
-  await first.release();
-  await using hold = await one.hold(k, { wait: "5m" });
-  assert.equal(hold.granted, 1);
-  assert.equal((await one.holders(k)).length, 1);
 });
 
 test("while the server does not answer, a share of the limit is held here", async (test) => {

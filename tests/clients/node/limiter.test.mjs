@@ -105,17 +105,6 @@ test("limits that cannot be decided at once are refused", async (test) => {
   }
 });
 
-test("several limits of this process", async () => {
-  const few = new Limiter({ limit: 1, window: "1h" });
-  const many = new Limiter({ limit: 10, window: "1h", prefix: "many:" });
-  const both = () => allowAll([many, few].map((limiter) => ({ limiter, key: "k" })));
-  assert.deepEqual(
-    [(await both()).granted, (await both()).granted, (await many.peek("k")).remaining],
-    [true, false, 9],
-  );
-  assert.deepEqual(many.statistics, { server: 0, cache: 0, failure: 0, local: 3, lost: 0, evicted: 0 });
-});
-
 test("what the server refuses is thrown, and said clearly", async (test) => {
   const client = await connect(test);
   const three = limiter(test, { client });

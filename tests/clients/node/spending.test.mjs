@@ -7,7 +7,7 @@ import { describe, test } from "node:test";
 import { setFlagsFromString } from "node:v8";
 import { runInNewContext } from "node:vm";
 import { admit, BudgetLimiter, HoldLimiter, Limiter, LostError, NotAdmittedError, spending } from "swlimit";
-import { asModule, connect, eventually, key, port, sender, sent, slowly } from "./support.mjs";
+import { asModule, connect, eventually, key, port, sender, sent } from "./support.mjs";
 
 /** A model: 2 streams at once, 3 requests and 1000 tokens an hour. */
 function model(test, client, { ttl, ...options } = {}) {
@@ -161,20 +161,6 @@ test("a reservation is for what is settled", async (test) => {
   assert.equal(isReserved(), false);
   await spending(counted, {}, async () => {});
   assert.equal(isReserved(), true);
-});
-
-test("what is granted after its caller has left goes back", async (test) => {
-  const client = await connect(test);
-  const slow = slowly(client, "ADMIT");
-  const { requests, parts, counted, places } = model(test, slow);
-  await requests.peek("any"); // by then it knows whether there is a module
-  const controller = new AbortController();
-  const left = spending(parts(500), { signal: controller.signal });
-  await eventually(async () => (await counted())[1] === 500, "its count");
-  controller.abort();
-  await assert.rejects(left, { name: "AbortError" });
-  slow.answer();
-  await eventually(async () => (await counted()).join() === "0,0" && (await places()) === 0, "its return");
 });
 
 describe("as long as a ttl", { concurrency: true }, () => {

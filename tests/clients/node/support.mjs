@@ -150,18 +150,6 @@ export function sent(client, found = []) {
   return found;
 }
 
-/** A client whose reply to the last command of this name comes once `answer` is called. */
-export function slowly(client, name) {
-  const slow = (args) => {
-    const reply = client.sendCommand(args);
-    if (asModule(args)[0] !== `SWLIMIT.${name}`) return reply;
-    return new Promise((resolve) => {
-      slow.answer = () => resolve(reply);
-    });
-  };
-  return slow;
-}
-
 /** Call `opened` with each connection that a client opens beside its own from now on. */
 export function onDuplicate(client, opened) {
   const { duplicate } = client;
