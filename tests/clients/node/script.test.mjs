@@ -123,17 +123,6 @@ test("who waits for its turn is answered when the limiter is closed", async (tes
   for (const decision of await Promise.all(waiting)) assert.equal(decision.granted, 0);
 });
 
-test("a load that goes to another node of a cluster does not keep it from the one that decides", async (test) => {
-  const client = await connect(test);
-  const astray = (args) => (args[0] === "SCRIPT" ? Promise.resolve(SHA) : client.sendCommand(args));
-  for (const module of ["auto", "never"]) {
-    await client.sendCommand(["SCRIPT", "FLUSH"]);
-    const three = limiter(test, { client: (args) => astray(args), ...RIGHT, module });
-    const k = key();
-    assert.deepEqual([(await three.peek(k)).remaining, (await three.allow(k)).remaining], [3, 2]);
-  }
-});
-
 test("it is found out once a connection, and again for another server", async (test) => {
   const client = await connect(test, { of: "spare" });
   const commands = sent(client);

@@ -4,7 +4,6 @@ import assert from "node:assert/strict";
 import { test } from "node:test";
 import { Redis } from "ioredis";
 import { createSentinel } from "redis";
-import { Sentinels } from "../../../src/clients/node/dist/esm/clients/sentinels.js";
 import { connect, eventually, key, limiter, losesReply, port, sender, sockets } from "./support.mjs";
 
 const sentinel = { host: "127.0.0.1", port: port("sentinel") };
@@ -46,50 +45,6 @@ for (const [name, open] of Object.entries({ redis: nodeRedis, ioredis })) {
     await losesReply(three, opened, async (k) => (await direct("SWLIMIT.PEEK", k, 3, "10000ms", "1000ms"))[2]);
   });
 }
-
-/** Sentinels that say what the test says. */
-function said(test) {
-  const lines = new Map();
-  const followed = [];
-  const connect = ({ port }) => {
-    const line = { master: [], others: [], heard() {}, isClosed: false };
-    lines.set(port, line);
-    return {
-      ask: async ([, question]) =>
-        question === "MASTER"
-          ? line.master
-          : question === "SENTINELS"
-            ? line.others
-            : (line.address ?? [line.master[3], line.master[5]]),
-      listen: (heard) => Object.assign(line, { heard }),
-      close: () => Object.assign(line, { isClosed: true }),
-    };
-  };
-  const seeds = [1, 2].map((port) => ({ host: "s", port }));
-  const role = async () => null;
-  const sentinels = new Sentinels("main", seeds, { connect, role, changed: ({ port }) => followed.push(port) });
-  test.after(() => sentinels.close());
-  const tell = (sentinel, port, epoch) => {
-    lines.get(sentinel).master = ["name", "main", "ip", "h", "port", `${port}`, "config-epoch", `${epoch}`];
-  };
-  return { sentinels, lines, followed, tell };
-}
-
-test("a sentinel that is switching says the new epoch before the new address", async (test) => {
-  const { lines, followed, tell } = said(test);
-  const hear = async () => {
-    lines.get(1).heard();
-    await new Promise((resolve) => setImmediate(resolve));
-  };
-  tell(1, 10, 4);
-  await hear();
-  tell(1, 10, 5);
-  lines.get(1).address = ["h", "20"];
-  await hear();
-  tell(1, 20, 5);
-  await hear();
-  assert.deepEqual(followed, [10, 20]);
-});
 
 test("through a failover: counts stay, and who was master grants nothing any more", async (test) => {
   const limiters = [];
