@@ -37,6 +37,8 @@ CASES = {
     "granted": ("SWLIMIT.ALLOW", "instructions:key", *QUOTA),
     "granted, all of 4096 subintervals counted": ("SWLIMIT.ALLOW", "instructions:ful", LIMIT, *FULL_QUOTA),
     "denied": ("SWLIMIT.ALLOW", "instructions:key", 1, *QUOTA[1:]),
+    "granted, the limit rises": ("SWLIMIT.ALLOW", "instructions:wrm", *QUOTA, "WARMUP", "3650d"),
+    "denied, the limit rises": ("SWLIMIT.ALLOW", "instructions:cld", 3, *QUOTA[1:], "WARMUP", "3650d"),
     "peek": ("SWLIMIT.PEEK", "instructions:key", *QUOTA),
     "record": ("SWLIMIT.RECORD", "instructions:key", *QUOTA),
     "mallow of three granted": mallow([f"instructions:m{number}" for number in range(3)], *QUOTA),

@@ -40,6 +40,7 @@ mod tests;
 mod write;
 
 use std::borrow::Cow;
+use std::num::NonZeroU64;
 
 use smallvec::SmallVec;
 use swlimit_hold::Reservation;
@@ -70,7 +71,7 @@ pub enum Effect<'a> {
         /// The earlier instant that they count at, where the window was replaced at `instant`.
         dated: Option<u64>,
         /// Since when the key is in use, where it came into use and remembers that.
-        since: Option<u64>,
+        since: Option<NonZeroU64>,
     },
     /// Units were given back, of a window or a period.
     Refund {

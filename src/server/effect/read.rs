@@ -1,6 +1,7 @@
 //! Reading words, which are not trusted.
 
 use std::borrow::Cow;
+use std::num::NonZeroU64;
 
 use swlimit_hold::{Hold, KeyDigest, Reservation, Reserved, MAX_ID, MAX_RESERVATIONS};
 use swlimit_window::{short_digits, Geometry, Invalid, MAX_BLOCK, MAX_EXACT, MAX_WINDOW};
@@ -24,10 +25,7 @@ impl<'a> Word<'a> {
             Some(b'c') => {
                 let (geometry, instant) = (parts.geometry()?, parts.exact(b'@')?);
                 let dated = parts.optional(b':')?;
-                let (units, since) = (parts.units()?, parts.optional(b'^')?);
-                if since == Some(0) {
-                    return Err(Invalid("an instant out of range"));
-                }
+                let (units, since) = (parts.units()?, parts.since()?);
                 Effect::Count { geometry, units, instant, dated, since }
             }
             _ => parts.other()?,
@@ -143,6 +141,16 @@ impl<'a> Parts<'a> {
     fn optional(&mut self, mark: u8) -> Result<Option<u64>, Invalid> {
         if self.0.first() == Some(&mark) {
             self.exact(mark).map(Some)
+        } else {
+            Ok(None)
+        }
+    }
+
+    /// `^` and an instant that is not 0, or nothing.
+    #[inline(always)]
+    fn since(&mut self) -> Result<Option<NonZeroU64>, Invalid> {
+        if self.0.first() == Some(&b'^') {
+            NonZeroU64::new(self.exact(b'^')?).map(Some).ok_or(Invalid("an instant out of range"))
         } else {
             Ok(None)
         }

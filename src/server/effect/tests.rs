@@ -1,4 +1,5 @@
 use std::borrow::Cow;
+use std::num::NonZeroU64;
 
 use proptest::collection::vec;
 use proptest::option;
@@ -32,7 +33,7 @@ fn words_of_the_table() {
             "c1000*60@1795529158556:1795529150000+3",
         ),
         (
-            Effect::Count { geometry, units: 3, instant, dated: None, since: Some(1_795_529_158_000) },
+            Effect::Count { geometry, units: 3, instant, dated: None, since: NonZeroU64::new(1_795_529_158_000) },
             Expiry::OwnEnd,
             "c1000*60@1795529158556+3^1795529158000!",
         ),
@@ -182,8 +183,14 @@ fn reservations() -> impl Strategy<Value = Reservation> {
 
 fn effects() -> impl Strategy<Value = Effect<'static>> {
     prop_oneof![
-        (geometries(), units(), instants(), option::of(instants()), option::of(1..=MAX_EXACT)).prop_map(
-            |(geometry, units, instant, dated, since)| Effect::Count { geometry, units, instant, dated, since }
+        (geometries(), units(), instants(), option::of(instants()), 0..=MAX_EXACT).prop_map(
+            |(geometry, units, instant, dated, since)| Effect::Count {
+                geometry,
+                units,
+                instant,
+                dated,
+                since: NonZeroU64::new(since)
+            }
         ),
         (units(), instants(), option::of(0..=1000u64)).prop_map(|(units, instant, age)| {
             Effect::Refund { units, instant, since: age.map(|age| instant.saturating_sub(age)) }

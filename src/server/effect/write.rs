@@ -1,5 +1,7 @@
 //! Writing words.
 
+use std::num::NonZeroU64;
+
 use swlimit_hold::{Reservation, Reserved};
 use swlimit_window::Geometry;
 
@@ -32,7 +34,7 @@ fn write_count(
     units: u64,
     instant: u64,
     dated: Option<u64>,
-    since: Option<u64>,
+    since: Option<NonZeroU64>,
     expiry: Expiry,
 ) -> Bytes {
     let mut word = Reversed::new();
@@ -42,7 +44,7 @@ fn write_count(
         Expiry::At(instant) => word.number(b'~', instant),
     }
     if let Some(since) = since {
-        word.number(b'^', since);
+        word.number(b'^', since.get());
     }
     if units != 1 {
         word.number(b'+', units);

@@ -33,10 +33,8 @@ pub struct Options {
     pub since: Option<u64>,
     /// `BLOCK duration`, in ms.
     pub block: Option<u64>,
-    /// `WARMUP duration`, in ms.
-    pub warm_up: Option<u64>,
-    /// `COLD n`, beside `WARMUP`
-    pub cold: u64,
+    /// `WARMUP duration [COLD n]`
+    pub warm_up: Option<WarmUp>,
     /// `AT unix-ms`
     pub at: Option<u64>,
     /// `WAIT timeout`, instead of `AT`, in ms.
@@ -122,7 +120,6 @@ impl Default for Options {
             since: None,
             block: None,
             warm_up: None,
-            cold: WarmUp::COLD,
             at: None,
             wait: None,
         }
@@ -191,7 +188,7 @@ pub trait Words<'a>: Iterator<Item = &'a [u8]> + Sized {
             self.next();
             options.set(keyword, &mut Values { words: self, option })?;
         }
-        Ok(options.warm_up())
+        Ok(options.warm_up)
     }
 
     /// A number of units, from 1; `name` is what an error calls it.
@@ -284,12 +281,6 @@ impl<'a, W: Iterator<Item = &'a [u8]>> Values<'a, '_, W> {
 }
 
 impl Options {
-    /// How the limit rises, if it does.
-    #[inline(always)]
-    pub fn warm_up(&self) -> Option<WarmUp> {
-        WarmUp::new(self.warm_up?, self.cold)
-    }
-
     /// Take over an option with its value.
     #[inline(always)]
     pub fn set<'a, W>(&mut self, keyword: Keyword, values: &mut Values<'a, '_, W>) -> Result<(), Error>
@@ -307,10 +298,15 @@ impl Options {
             Keyword::Age => self.age = Some(duration_or_zero(value()?).ok_or(Error::Duration("AGE"))?),
             Keyword::Since => self.since = Some(integer(value()?).ok_or(Error::Instant("SINCE"))?),
             Keyword::Block => self.block = Some(duration(value()?).ok_or(Error::Duration("BLOCK"))?),
-            Keyword::WarmUp => self.warm_up = Some(duration(value()?).ok_or(Error::Duration("WARMUP"))?),
+            Keyword::WarmUp => {
+                let duration = duration(value()?).ok_or(Error::Duration("WARMUP"))?;
+                self.warm_up = WarmUp::new(duration, self.warm_up.map_or(WarmUp::COLD, WarmUp::cold));
+            }
+            // It may stand before its duration.
             Keyword::Cold => {
-                let cold = integer(value()?).filter(|cold| WarmUp::COLD_RANGE.contains(cold));
-                self.cold = cold.ok_or(Error::Cold)?;
+                let cold = integer(value()?).ok_or(Error::Cold)?;
+                self.warm_up = WarmUp::new(self.warm_up.map_or(1, WarmUp::duration), cold);
+                self.warm_up.ok_or(Error::Cold)?;
             }
             Keyword::At => self.at = Some(integer(value()?).ok_or(Error::Instant("AT"))?),
             Keyword::Wait => {
@@ -410,8 +406,7 @@ mod tests {
             age: Some(0),
             since: None,
             block: Some(60_000),
-            warm_up: Some(600_000),
-            cold: 5,
+            warm_up: WarmUp::new(600_000, 5),
             at: Some(7),
             wait: None,
         };

@@ -9,6 +9,8 @@
 //! The server stores one encoding version beside all values of a type, whatever each of them is. So that older modules
 //! go on reading what they can understand, it stays [`VERSION`]: a window without a block is written as it always was.
 
+use std::num::NonZeroU64;
+
 use crate::counts::Count;
 use crate::entry::Entry;
 use crate::geometry::Geometry;
@@ -34,7 +36,7 @@ pub fn encode(entry: &Entry) -> Vec<u8> {
     if let Some(since) = entry.since() {
         put(&mut bytes, LATER_LAYOUT);
         put(&mut bytes, USE_LAYOUT);
-        put(&mut bytes, since);
+        put(&mut bytes, since.get());
         put(&mut bytes, entry.blocked_until());
     } else if let until @ 1.. = entry.blocked_until() {
         put(&mut bytes, LATER_LAYOUT);
@@ -68,7 +70,8 @@ pub fn decode(version: i32, bytes: &[u8]) -> Result<Entry, Invalid> {
             Entry::blocked(until, window)
         }
         USE_LAYOUT => {
-            let (since, until) = (take(&mut rest)?, take(&mut rest)?);
+            let since = NonZeroU64::new(take(&mut rest)?).ok_or(Invalid("an instant out of range"))?;
+            let until = take(&mut rest)?;
             Entry::in_use(since, until, take_window(take(&mut rest)?, rest)?)
         }
         _ => Err(Invalid("a layout that this module does not know")),

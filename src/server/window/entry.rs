@@ -4,11 +4,12 @@
 //! entry.
 
 use std::mem;
+use std::num::NonZeroU64;
 
 use crate::geometry::{Geometry, MAX_EXACT, MAX_WINDOW};
-use crate::quota::{Decision, Overflow, Quota, Request};
-use crate::view::View;
-use crate::warm_up::Warming;
+use crate::quota::{Decision, Overflow, Request};
+use crate::view::{Evaluation, View};
+use crate::warm_up::WarmUp;
 use crate::window::{Invalid, Window};
 
 /// The value of a key. It takes half a cache line; marks are allocated separately, because most keys have none.
@@ -25,8 +26,8 @@ pub enum Entry {
 pub struct Marked {
     /// The instant of the block, which may have passed; 0 without one.
     until: u64,
-    /// Since when the key is in use, for a limit that rises; 0 if that is not known.
-    since: u64,
+    /// Since when the key is in use, where a limit that rises has to know it.
+    since: Option<NonZeroU64>,
     /// There, where the key is in use.
     window: Option<Window>,
 }
@@ -54,9 +55,8 @@ pub struct Grant {
 #[must_use = "a record has to be counted"]
 pub struct Record {
     counting: Counting,
-    /// For what is in force of the limit.
     request: Request,
-    /// The whole limit.
+    /// What is in force of the limit.
     limit: u64,
     fits: bool,
 }
@@ -77,8 +77,8 @@ struct Counting {
     now: u64,
     instant: u64,
     units: u64,
-    /// Since when the key is in use where it comes into use, and remembers it; else 0.
-    since: u64,
+    /// Since when the key is in use, if it comes into use and remembers it.
+    since: Option<NonZeroU64>,
 }
 
 impl Default for Entry {
@@ -98,16 +98,16 @@ impl Entry {
     /// An entry that is blocked until an instant, which is not 0, with what is counted beside it.
     pub(crate) fn blocked(until: u64, window: Option<Window>) -> Result<Self, Invalid> {
         match until {
-            1..=MAX_BLOCK => Ok(Entry::Marked(Box::new(Marked { until, since: 0, window }))),
+            1..=MAX_BLOCK => Ok(Entry::Marked(Box::new(Marked { until, since: None, window }))),
             _ => Err(Invalid("a block out of range")),
         }
     }
 
     /// An entry that is in use since an instant, which is not 0, and blocked until another, or not at all (0).
-    pub(crate) fn in_use(since: u64, until: u64, window: Window) -> Result<Self, Invalid> {
-        match (since, until) {
+    pub(crate) fn in_use(since: NonZeroU64, until: u64, window: Window) -> Result<Self, Invalid> {
+        match (since.get(), until) {
             (1..=MAX_EXACT, 0..=MAX_BLOCK) => {
-                Ok(Entry::Marked(Box::new(Marked { until, since, window: Some(window) })))
+                Ok(Entry::Marked(Box::new(Marked { until, since: Some(since), window: Some(window) })))
             }
             _ => Err(Invalid("an instant out of range")),
         }
@@ -133,10 +133,10 @@ impl Entry {
 
     /// Since when the key is in use, in ms, where a limit that rises has to know it.
     #[inline(always)]
-    pub fn since(&self) -> Option<u64> {
+    pub fn since(&self) -> Option<NonZeroU64> {
         match self {
             Entry::Plain(_) => None,
-            Entry::Marked(marked) => Some(marked.since).filter(|since| *since > 0),
+            Entry::Marked(marked) => marked.since,
         }
     }
 
@@ -164,7 +164,10 @@ impl Entry {
     pub(crate) fn in_use_since(&self, now: u64) -> Option<u64> {
         match self {
             Entry::Plain(_) => None,
-            Entry::Marked(marked) => marked.end_of_use().filter(|end| now < *end).map(|_| marked.since),
+            Entry::Marked(marked) => {
+                let since = marked.since?;
+                marked.end_of_use().filter(|end| now < *end).map(|_| since.get())
+            }
         }
     }
 
@@ -176,59 +179,28 @@ impl Entry {
     /// Decide a request at `now` on what a key holds, if anything. An error when granting would overflow the count.
     #[inline(always)]
     pub fn decide(entry: Option<&Self>, now: u64, request: &Request) -> Result<Verdict, Overflow> {
-        match request.warm_up {
-            None => Self::decide_by_limit(entry, now, request),
-            Some(warm_up) => Self::decide_warming(Warming::new(entry, request, warm_up), now),
-        }
-    }
-
-    #[inline(always)]
-    fn decide_by_limit(entry: Option<&Self>, now: u64, request: &Request) -> Result<Verdict, Overflow> {
-        let view = Self::seen(entry, now, request);
-        let evaluation = view.evaluate(request);
+        let (view, limit) = Self::seen(entry, now, request);
+        let evaluation = view.evaluate(request, limit);
         let blocked = entry.and_then(|entry| entry.blocked_for(now));
         if evaluation.granted == 0 || blocked.is_some() {
-            return Ok(Verdict::Denied(view.decision(request, evaluation).blocked_for(blocked)));
+            return Ok(Verdict::Denied(Self::decision(entry, &view, request, limit, evaluation).blocked_for(blocked)));
         }
         evaluation.check()?;
+        let geometry = request.quota.geometry;
         let (instant, units) = (view.decision_instant(), evaluation.granted);
-        let counting = Counting { geometry: request.quota.geometry, now, instant, units, since: 0 };
-        Ok(Verdict::Granted(Grant { counting, limit: request.quota.limit, remaining: evaluation.remaining }))
-    }
-
-    #[cold]
-    fn decide_warming(warming: Warming, now: u64) -> Result<Verdict, Overflow> {
-        Ok(match Self::decide_by_limit(warming.entry(), now, &warming.request_at(now))? {
-            Verdict::Granted(mut grant) => {
-                grant.counting.since = warming.since(now, grant.instant());
-                Verdict::Granted(grant)
-            }
-            Verdict::Denied(decision) => Verdict::Denied(warming.completed(now, decision)),
-        })
+        let since = request.warm_up.and_then(|_| WarmUp::since(entry, now, geometry, instant));
+        let counting = Counting { geometry, now, instant, units, since };
+        Ok(Verdict::Granted(Grant { counting, limit, remaining: evaluation.remaining }))
     }
 
     /// The same decision as it reads while nothing is counted.
     #[inline(always)]
     pub fn peek(entry: Option<&Self>, now: u64, request: &Request) -> Result<Decision, Overflow> {
-        match request.warm_up {
-            None => Self::peek_by_limit(entry, now, request),
-            Some(warm_up) => Self::peek_warming(Warming::new(entry, request, warm_up), now),
-        }
-    }
-
-    #[cold]
-    fn peek_warming(warming: Warming, now: u64) -> Result<Decision, Overflow> {
-        let decision = Self::peek_by_limit(warming.entry(), now, &warming.request_at(now))?;
-        Ok(warming.completed(now, decision))
-    }
-
-    #[inline(always)]
-    fn peek_by_limit(entry: Option<&Self>, now: u64, request: &Request) -> Result<Decision, Overflow> {
-        let view = Self::seen(entry, now, request);
-        let evaluation = view.evaluate(request);
+        let (view, limit) = Self::seen(entry, now, request);
+        let evaluation = view.evaluate(request, limit);
         match entry.and_then(|entry| entry.blocked_for(now)) {
-            None => Ok(view.decision(request, evaluation.check()?)),
-            blocked => Ok(view.decision(request, evaluation).blocked_for(blocked)),
+            None => Ok(Self::decision(entry, &view, request, limit, evaluation.check()?)),
+            blocked => Ok(Self::decision(entry, &view, request, limit, evaluation).blocked_for(blocked)),
         }
     }
 
@@ -242,40 +214,15 @@ impl Entry {
         dated: Option<u64>,
         request: &Request,
     ) -> Result<Recording, Overflow> {
-        match request.warm_up {
-            None => Self::record_by_limit(entry, now, dated, request),
-            Some(warm_up) => Self::record_warming(Warming::new(entry, request, warm_up), now, dated),
-        }
-    }
-
-    #[cold]
-    fn record_warming(warming: Warming, now: u64, dated: Option<u64>) -> Result<Recording, Overflow> {
-        Ok(match Self::record_by_limit(warming.entry(), now, dated, &warming.request_at(now))? {
-            Recording::Counted(mut record) => {
-                record.counting.since = warming.since(now, record.instant());
-                record.limit = warming.limit();
-                Recording::Counted(record)
-            }
-            Recording::Dropped(decision) => Recording::Dropped(warming.completed(now, decision)),
-        })
-    }
-
-    #[inline(always)]
-    fn record_by_limit(
-        entry: Option<&Self>,
-        now: u64,
-        dated: Option<u64>,
-        request: &Request,
-    ) -> Result<Recording, Overflow> {
         let geometry = request.quota.geometry;
-        let view = Self::seen(entry, now, request);
-        let evaluation = view.evaluate(request);
+        let (view, limit) = Self::seen(entry, now, request);
+        let evaluation = view.evaluate(request, limit);
         let (instant, held) = match dated {
             None => (view.decision_instant(), evaluation.held),
             Some(instant) => {
                 let subinterval = geometry.subinterval_at(instant);
                 if subinterval < view.oldest() || geometry.end_of(subinterval) <= now {
-                    return Self::peek_by_limit(entry, now, request).map(Recording::Dropped);
+                    return Self::peek(entry, now, request).map(Recording::Dropped);
                 }
                 (instant, view.held_at(instant))
             }
@@ -283,9 +230,35 @@ impl Entry {
         if request.cost > MAX_EXACT - held {
             return Err(Overflow);
         }
-        let counting = Counting { geometry, now, instant, units: request.cost, since: 0 };
-        let (limit, fits) = (request.quota.limit, evaluation.granted > 0);
-        Ok(Recording::Counted(Record { counting, request: *request, limit, fits }))
+        let since = request.warm_up.and_then(|_| WarmUp::since(entry, now, geometry, instant));
+        let counting = Counting { geometry, now, instant, units: request.cost, since };
+        Ok(Recording::Counted(Record { counting, request: *request, limit, fits: evaluation.granted > 0 }))
+    }
+
+    /// What a request sees of a key, and what is in force of its limit.
+    #[inline(always)]
+    fn seen<'a>(entry: Option<&'a Self>, now: u64, request: &Request) -> (View<'a>, u64) {
+        let Request { quota, warm_up, .. } = *request;
+        let limit = warm_up.map_or(quota.limit, |warm_up| warm_up.limit_at(entry, now, quota, request.whole()));
+        (View::new(entry.and_then(Self::window), quota.geometry, now), limit)
+    }
+
+    /// The decision for this evaluation, if there is no block.
+    #[inline(always)]
+    fn decision(
+        entry: Option<&Self>,
+        view: &View,
+        request: &Request,
+        limit: u64,
+        Evaluation { granted, remaining, .. }: Evaluation,
+    ) -> Decision {
+        let Request { quota, strict, warm_up, .. } = *request;
+        let retry_after = match warm_up {
+            _ if granted > 0 => Some(0),
+            None => view.retry_after(limit, request.least(), strict),
+            Some(warm_up) => warm_up.retry_after(entry, view.now(), quota, request.whole(), strict),
+        };
+        Decision { granted, limit, remaining, retry_after, reset_after: view.reset_after() }
     }
 
     /// Count units as they were counted elsewhere: at `now`, in the subinterval of `dated`; `since` is there where that is
@@ -297,7 +270,7 @@ impl Entry {
         now: u64,
         dated: u64,
         units: u64,
-        since: Option<u64>,
+        since: Option<NonZeroU64>,
     ) -> Result<bool, Overflow> {
         let view = View::new(self.window(), geometry, now);
         if geometry.subinterval_at(dated) < view.oldest() {
@@ -308,13 +281,8 @@ impl Entry {
         if units > MAX_EXACT.saturating_sub(total) && units > MAX_EXACT - view.held_at(dated) {
             return Err(Overflow);
         }
-        Counting { geometry, now, instant: dated, units, since: since.unwrap_or(0) }.apply(self);
+        Counting { geometry, now, instant: dated, units, since }.apply(self);
         Ok(true)
-    }
-
-    #[inline(always)]
-    fn seen<'a>(entry: Option<&'a Self>, now: u64, request: &Request) -> View<'a> {
-        View::new(entry.and_then(Self::window), request.quota.geometry, now)
     }
 
     /// How much of `units` can be given back at `now`.
@@ -334,7 +302,7 @@ impl Entry {
         if let Entry::Marked(_) = self {
             self.change_marks(|marked| {
                 if marked.window.take_if(|window| window.end() == 0).is_some() {
-                    marked.since = 0;
+                    marked.since = None;
                 }
             });
         }
@@ -356,15 +324,24 @@ impl Entry {
     fn change_marks(&mut self, change: impl FnOnce(&mut Marked)) {
         let mut marked = match mem::take(self) {
             Entry::Plain(window) => {
-                Box::new(Marked { until: 0, since: 0, window: Some(window).filter(|window| window.end() > 0) })
+                Box::new(Marked { until: 0, since: None, window: Some(window).filter(|window| window.end() > 0) })
             }
             Entry::Marked(marked) => marked,
         };
         change(&mut marked);
-        *self = match marked.until == 0 && marked.since == 0 {
+        *self = match marked.until == 0 && marked.since.is_none() {
             true => marked.window.map_or_else(Self::default, Entry::Plain),
             false => Entry::Marked(marked),
         };
+    }
+
+    /// Remember `since`, or that it is not known since when the key is in use, if it comes into use.
+    #[inline(never)]
+    fn mark_use(&mut self, geometry: Geometry, now: u64, since: Option<NonZeroU64>) {
+        let counts_nothing = || View::new(self.window(), geometry, now).reset_after() == 0;
+        if since.is_some() || self.in_use_since(now).is_none() && counts_nothing() {
+            self.change_marks(|marked| marked.since = since);
+        }
     }
 
     /// Bytes this takes, with what it has allocated.
@@ -414,7 +391,7 @@ impl Marked {
     /// Where it is remembered since when the key is in use, it is in use until nothing has counted for a window: who waits
     /// with a high cost until nothing counts would find it cold again and again.
     fn end_of_use(&self) -> Option<u64> {
-        let window = self.window.as_ref().filter(|_| self.since > 0)?;
+        let window = self.window.as_ref().filter(|_| self.since.is_some())?;
         Some(window.end() + window.geometry().window())
     }
 }
@@ -437,8 +414,8 @@ impl Grant {
 
     /// Since when the key is in use, if it comes into use with them and remembers it.
     #[inline(always)]
-    pub fn since(&self) -> Option<u64> {
-        self.counting.since()
+    pub fn since(&self) -> Option<NonZeroU64> {
+        self.counting.since
     }
 
     /// Count them; the decision as it reads once they are.
@@ -469,8 +446,8 @@ impl Record {
 
     /// Since when the key is in use, if it comes into use with them and remembers it.
     #[inline(always)]
-    pub fn since(&self) -> Option<u64> {
-        self.counting.since()
+    pub fn since(&self) -> Option<NonZeroU64> {
+        self.counting.since
     }
 
     /// Whether the window denies them.
@@ -481,38 +458,29 @@ impl Record {
     /// Count them; the decision as it reads once they are.
     #[inline(always)]
     pub fn apply(self, entry: &mut Entry) -> Decision {
-        let Self { counting, request, limit: whole, fits } = self;
+        let Self { counting, request, limit, fits } = self;
         let (now, units) = (counting.now, counting.units);
         let blocked = entry.blocked_for(now);
         let window = counting.apply(entry);
         let view = View::new(Some(window), window.geometry(), now);
-        let Quota { limit, geometry } = request.quota;
         let remaining = view.remaining(limit, request.strict);
         // Behind a block there may be headroom for as much again.
         let granted = if fits && blocked.is_none() { units } else { 0 };
-        let retry_after = if granted > 0 || remaining >= units { Some(0) } else { view.retry_after(&request) };
         let reset_after = view.reset_after();
-        let decision = Decision { granted, limit, remaining, retry_after, reset_after }.blocked_for(blocked);
-        match request.warm_up {
-            None => decision,
-            Some(warm_up) => {
-                let request = Request { quota: Quota { limit: whole, geometry }, ..request };
-                Warming::new(Some(entry), &request, warm_up).completed(now, decision)
-            }
-        }
+        let retry_after = match request.warm_up {
+            _ if granted > 0 || remaining >= units => Some(0),
+            None => view.retry_after(limit, units, request.strict),
+            Some(warm_up) => warm_up.retry_after(Some(entry), now, request.quota, units, request.strict),
+        };
+        Decision { granted, limit, remaining, retry_after, reset_after }.blocked_for(blocked)
     }
 }
 
 impl Counting {
     #[inline(always)]
-    fn since(&self) -> Option<u64> {
-        Some(self.since).filter(|since| *since > 0)
-    }
-
-    #[inline(always)]
     fn apply(self, entry: &mut Entry) -> &Window {
-        if self.since > 0 || matches!(entry, Entry::Marked(_)) {
-            self.mark_use(entry);
+        if self.since.is_some() || matches!(entry, Entry::Marked(_)) {
+            entry.mark_use(self.geometry, self.now, self.since);
         }
         let window = match entry {
             Entry::Plain(window) => window,
@@ -523,15 +491,6 @@ impl Counting {
         }
         window.count(self.instant, self.units);
         window
-    }
-
-    /// Remember since when the key is in use, or that it is not known, if it comes into use.
-    #[inline(never)]
-    fn mark_use(&self, entry: &mut Entry) {
-        let counts_nothing = || View::new(entry.window(), self.geometry, self.now).reset_after() == 0;
-        if self.since > 0 || entry.in_use_since(self.now).is_none() && counts_nothing() {
-            entry.change_marks(|marked| marked.since = self.since);
-        }
     }
 }
 

@@ -34,13 +34,19 @@ pub struct Request {
 }
 
 impl Request {
-    /// The fewest units that would be a grant.
-    pub(crate) fn least(&self) -> u64 {
-        if self.partial {
-            1
-        } else {
-            self.cost
+    /// The units that fit together or not at all; 0 with `partial`.
+    #[inline(always)]
+    pub(crate) fn whole(&self) -> u64 {
+        match self.partial {
+            true => 0,
+            false => self.cost,
         }
+    }
+
+    /// The fewest units that would be a grant.
+    #[inline(always)]
+    pub(crate) fn least(&self) -> u64 {
+        self.whole().max(1)
     }
 }
 

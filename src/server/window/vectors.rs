@@ -1,6 +1,7 @@
 //! The test vectors that clients in other languages use, too: `tests/conformance/vectors` describes them.
 
 use std::collections::HashMap;
+use std::num::NonZeroU64;
 
 use serde_json::{json, Value};
 
@@ -24,7 +25,10 @@ fn entry(stored: &Value, blocked_until: u64, since: Option<u64>) -> Entry {
             units: count[1].as_u64().unwrap(),
         });
         let window = Window::with_counts(geometry, counts).unwrap();
-        since.map_or_else(|| window.clone().into(), |since| Entry::in_use(since, 0, window.clone()).unwrap())
+        since.map_or_else(
+            || window.clone().into(),
+            |since| Entry::in_use(NonZeroU64::new(since).unwrap(), 0, window.clone()).unwrap(),
+        )
     });
     if blocked_until > 0 {
         entry.block(blocked_until);

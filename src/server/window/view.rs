@@ -7,7 +7,7 @@
 use std::ops::Range;
 
 use crate::geometry::{Geometry, MAX_EXACT};
-use crate::quota::{Decision, Overflow, Request};
+use crate::quota::{Overflow, Request};
 use crate::window::Window;
 
 /// A stored window as a request with this geometry sees it at `now`.
@@ -68,6 +68,11 @@ impl<'a> View<'a> {
         Self { seen, geometry, now }
     }
 
+    /// The instant of the request.
+    pub fn now(&self) -> u64 {
+        self.now
+    }
+
     /// The instant at which the decision is made: time never runs backwards for a key.
     #[inline(always)]
     pub fn decision_instant(&self) -> u64 {
@@ -83,24 +88,17 @@ impl<'a> View<'a> {
         }
     }
 
-    /// How much of a request fits, by the window alone (a block may deny it still).
+    /// How much of a request fits into a limit, by the window alone (a block may deny it still).
     #[inline(always)]
-    pub fn evaluate(&self, request: &Request) -> Evaluation {
+    pub fn evaluate(&self, request: &Request, limit: u64) -> Evaluation {
         let usage = self.usage(self.decision_instant(), request.strict);
-        let remaining = request.quota.limit.saturating_sub(usage.estimate);
+        let remaining = limit.saturating_sub(usage.estimate);
         let granted = match request.cost {
             cost if cost <= remaining => cost,
             _ if request.partial => remaining,
             _ => 0,
         };
         Evaluation { granted, remaining, held: usage.held }
-    }
-
-    /// The decision for this evaluation.
-    #[inline(always)]
-    pub fn decision(&self, request: &Request, Evaluation { granted, remaining, .. }: Evaluation) -> Decision {
-        let retry_after = if granted > 0 { Some(0) } else { self.retry_after(request) };
-        Decision { granted, limit: request.quota.limit, remaining, retry_after, reset_after: self.reset_after() }
     }
 
     /// Units of a limit that are still available.
@@ -147,15 +145,15 @@ impl<'a> View<'a> {
         end.saturating_sub(self.now)
     }
 
-    /// ms until a request that is denied now would be granted.
-    pub fn retry_after(&self, request: &Request) -> Option<u64> {
-        let headroom = request.quota.limit.checked_sub(request.least())?;
+    /// ms until a cost that is denied now would be granted by a limit.
+    pub fn retry_after(&self, limit: u64, cost: u64, strict: bool) -> Option<u64> {
+        let headroom = limit.checked_sub(cost)?;
         match self.seen {
             Stored::Nothing => Some(0),
-            Stored::Own(window) => Some(Self::fits_at(window, headroom, request.strict).saturating_sub(self.now)),
+            Stored::Own(window) => Some(Self::fits_at(window, headroom, strict).saturating_sub(self.now)),
             Stored::Other(window) => {
                 // Units only ever slide out, so that what fits once fits from then on, at the latest at the end.
-                let fits = |now| self.usage(self.instant_at(now), request.strict).estimate <= headroom;
+                let fits = |now| self.usage(self.instant_at(now), strict).estimate <= headroom;
                 Some(first(self.now..window.end(), fits) - self.now)
             }
         }

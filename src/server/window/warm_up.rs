@@ -8,8 +8,8 @@ use std::num::NonZeroU64;
 use std::ops::RangeInclusive;
 
 use crate::entry::Entry;
-use crate::geometry::MAX_WINDOW;
-use crate::quota::{Decision, Quota, Request};
+use crate::geometry::{Geometry, MAX_WINDOW};
+use crate::quota::Quota;
 use crate::view::{first, scale, View};
 
 /// How a limit rises once a key is in use: from one part of `cold` to the whole, linearly within `duration`.
@@ -50,6 +50,63 @@ impl WarmUp {
         self.0.get() & ((1 << Self::COLD_BITS) - 1)
     }
 
+    /// What is in force at `now` of a quota's limit. Where nothing counts it is at least `whole`, the request's units that fit
+    /// together or not at all, or a cost above the cold limit would never be granted: a denial begins no use.
+    ///
+    /// What only a limit that rises needs is never inlined, and gets no request: the other decisions keep theirs in registers.
+    #[cold]
+    #[inline(never)]
+    pub(crate) fn limit_at(self, entry: Option<&Entry>, now: u64, quota: Quota, whole: u64) -> u64 {
+        let view = View::new(entry.and_then(Entry::window), quota.geometry, now);
+        let (limit, counts_nothing) = (quota.limit, view.reset_after() == 0);
+        let in_force = match entry.and_then(|entry| entry.in_use_since(now)) {
+            Some(since) => self.in_force(limit, view.decision_instant().saturating_sub(since)),
+            None if counts_nothing => self.in_force(limit, 0),
+            None => limit,
+        };
+        match counts_nothing && whole <= limit {
+            true => in_force.max(whole),
+            false => in_force,
+        }
+    }
+
+    /// ms until a request would be granted if nothing else is counted. The estimate only sinks, the limit only rises, and
+    /// where nothing counts every cost up to it fits; so what fits once fits from then on.
+    #[cold]
+    #[inline(never)]
+    pub(crate) fn retry_after(
+        self,
+        entry: Option<&Entry>,
+        now: u64,
+        quota: Quota,
+        whole: u64,
+        strict: bool,
+    ) -> Option<u64> {
+        let (least, limit) = (whole.max(1), quota.limit);
+        let view = |now| View::new(entry.and_then(Entry::window), quota.geometry, now);
+        let fits = |view: &View, limit| view.remaining(limit, strict) >= least;
+        let seen = view(now);
+        let within_limit = if fits(&seen, limit) { 0 } else { seen.retry_after(limit, least, strict)? };
+        let Some(since) = entry.and_then(|entry| entry.in_use_since(now)) else { return Some(within_limit) };
+        let risen = |view: &View| self.in_force(limit, view.decision_instant().saturating_sub(since));
+        // What is in force now is the least that ever will be, while anything counts.
+        let within_risen = seen.retry_after(risen(&seen), least, strict).unwrap_or(seen.reset_after());
+        let fits_at = |now| {
+            let view = view(now);
+            fits(&view, risen(&view))
+        };
+        Some(first(now + within_limit..now + within_risen, fits_at) - now)
+    }
+
+    /// Since when a key is in use, if it comes into use with units that are counted at `instant`, decided at `now`.
+    #[cold]
+    #[inline(never)]
+    pub(crate) fn since(entry: Option<&Entry>, now: u64, geometry: Geometry, instant: u64) -> Option<NonZeroU64> {
+        let counts_nothing = View::new(entry.and_then(Entry::window), geometry, now).reset_after() == 0;
+        let is_in_use = entry.is_some_and(|entry| entry.in_use_since(now).is_some());
+        NonZeroU64::new(instant.max(1)).filter(|_| counts_nothing && !is_in_use)
+    }
+
     /// What is in force of a limit `L` when the key has been in use for `t` ms: `⌊L·(p + (n − 1)·t) / (n·p)⌋` with the
     /// duration `p` and `n` parts, at least 1, and `L` from `p` on.
     fn in_force(self, limit: u64, used_for: u64) -> u64 {
@@ -58,90 +115,5 @@ impl WarmUp {
             return limit;
         }
         scale(limit, duration + (cold - 1) * used_for, cold * duration).max(1).min(limit)
-    }
-}
-
-/// A request for a limit that rises, and what a key holds.
-pub(crate) struct Warming<'a> {
-    entry: Option<&'a Entry>,
-    /// For the whole limit.
-    request: &'a Request,
-    warm_up: WarmUp,
-}
-
-impl<'a> Warming<'a> {
-    pub fn new(entry: Option<&'a Entry>, request: &'a Request, warm_up: WarmUp) -> Self {
-        Self { entry, request, warm_up }
-    }
-
-    pub fn entry(&self) -> Option<&'a Entry> {
-        self.entry
-    }
-
-    /// The whole limit.
-    pub fn limit(&self) -> u64 {
-        self.request.quota.limit
-    }
-
-    /// The request for what is in force of the limit at `now`.
-    pub fn request_at(&self, now: u64) -> Request {
-        let limit = self.in_force(&self.view(now), now);
-        Request { quota: Quota { limit, ..self.request.quota }, ..*self.request }
-    }
-
-    /// The instant that is remembered where units are counted at `instant`, decided at `now`; 0 for a key in use.
-    pub fn since(&self, now: u64, instant: u64) -> u64 {
-        match self.view(now).reset_after() {
-            0 if self.in_use_since(now).is_none() => instant.max(1),
-            _ => 0,
-        }
-    }
-
-    /// A decision at `now` by what is in force of the limit, with the `retry_after` of a limit that goes on rising.
-    pub fn completed(&self, now: u64, decision: Decision) -> Decision {
-        if decision.granted > 0 {
-            return decision;
-        }
-        let blocked = self.entry.and_then(|entry| entry.blocked_for(now)).unwrap_or(0);
-        Decision { retry_after: self.retry_after(now).map(|ms| ms.max(blocked)), ..decision }
-    }
-
-    fn view(&self, now: u64) -> View<'a> {
-        View::new(self.entry.and_then(Entry::window), self.request.quota.geometry, now)
-    }
-
-    fn in_use_since(&self, now: u64) -> Option<u64> {
-        self.entry.and_then(|entry| entry.in_use_since(now))
-    }
-
-    /// What is in force of the limit at `now`. Where nothing counts it is at least the request's cost, or a cost above the
-    /// cold limit would never be granted: a denial begins no use.
-    fn in_force(&self, view: &View, now: u64) -> u64 {
-        let Request { quota: Quota { limit, .. }, cost, partial, .. } = *self.request;
-        let counts_nothing = view.reset_after() == 0;
-        let risen = match self.in_use_since(now) {
-            Some(since) => self.warm_up.in_force(limit, view.decision_instant().saturating_sub(since)),
-            None if counts_nothing => self.warm_up.in_force(limit, 0),
-            None => limit,
-        };
-        match counts_nothing && !partial && cost <= limit {
-            true => risen.max(cost),
-            false => risen,
-        }
-    }
-
-    /// ms until the request would be granted if nothing else is counted. The estimate only sinks, the limit only rises, and
-    /// where nothing counts every cost up to it fits; so what fits once fits from then on.
-    fn retry_after(&self, now: u64) -> Option<u64> {
-        let least = self.request.least();
-        if least > self.request.quota.limit {
-            return None;
-        }
-        let fits = |now| {
-            let view = self.view(now);
-            view.remaining(self.in_force(&view, now), self.request.strict) >= least
-        };
-        let end = self.view(now).reset_after();
-        Some(first(now..now + end, fits) - now)
     }
 }

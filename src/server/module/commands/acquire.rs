@@ -23,8 +23,8 @@ impl Parse for AcquireArguments {
         let quota: Quota = words.quota(max_subintervals)?;
         let timeout = words.duration_or_zero("timeout")?;
         let options = words.options(&[Keyword::Cost, Keyword::Strict, Keyword::WarmUp, Keyword::Cold])?;
-        let Options { cost, strict, .. } = options;
-        Ok(Self { request: Request { quota, cost, partial: false, strict, warm_up: options.warm_up() }, timeout })
+        let Options { cost, strict, warm_up, .. } = options;
+        Ok(Self { request: Request { quota, cost, partial: false, strict, warm_up }, timeout })
     }
 }
 

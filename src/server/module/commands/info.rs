@@ -1,5 +1,7 @@
 //! `SWLIMIT.INFO key`
 
+use std::num::NonZeroU64;
+
 use swlimit_budget::Budget;
 use swlimit_hold::Holds;
 use swlimit_window::{Entry, Window};
@@ -63,7 +65,7 @@ fn of_window(entry: &Entry, now: u64) -> server::Info {
             ("total", window.map_or(0, Window::total)),
             ("memory", entry.bytes() as u64),
             ("blocked", if blocked > now { blocked } else { 0 }),
-            ("since", entry.since().unwrap_or(0)),
+            ("since", entry.since().map_or(0, NonZeroU64::get)),
         ],
         counts: Some(window.map_or_else(Vec::new, server::Info::counts_of)),
     }

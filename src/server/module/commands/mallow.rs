@@ -4,7 +4,7 @@
 //! The keys stand side by side, so that a key specification tells servers and clients where they are, without
 //! calling the module: Valkey would call it on an I/O thread, where module code must not run. All keys are in one slot of a cluster.
 
-use swlimit_window::{Decision, Entry, Quota, Request, Verdict, WarmUp};
+use swlimit_window::{Decision, Entry, Request, Verdict};
 
 use super::request;
 use crate::arguments::{distinct, Keyword, Options, Parse, Words};
@@ -20,11 +20,11 @@ const FIRST_KEY: usize = 2;
 /// `limit window resolution cost`
 const FEWEST_WORDS_PER_QUOTA: usize = 4;
 
-/// The quotas of several keys, and options.
+/// What is asked of several keys.
 struct MallowArguments {
-    /// The quota, the cost and the warm-up for each key, in order.
-    quotas: Vec<(Quota, u64, Option<WarmUp>)>,
-    options: Options,
+    /// The request for each key, in order.
+    requests: Vec<Request>,
+    at: Option<u64>,
 }
 
 impl Parse for MallowArguments {
@@ -36,16 +36,18 @@ impl Parse for MallowArguments {
         }
         let (keys, words) = words.split_at(numkeys);
         let mut words = words.iter().copied();
-        let mut quotas = Vec::with_capacity(keys.len());
+        let mut requests = Vec::with_capacity(keys.len());
         for _ in keys {
             if words.len() < FEWEST_WORDS_PER_QUOTA {
                 return Err(Error::NumKeys);
             }
-            quotas.push((words.quota(max_subintervals)?, words.units("cost")?, words.warm_up()?));
+            let (quota, cost, warm_up) = (words.quota(max_subintervals)?, words.units("cost")?, words.warm_up()?);
+            requests.push(Request { quota, cost, partial: false, strict: false, warm_up });
         }
-        let options = words.options(&[Keyword::Strict, Keyword::At])?;
+        let Options { strict, at, .. } = words.options(&[Keyword::Strict, Keyword::At])?;
+        requests.iter_mut().for_each(|request| request.strict = strict);
         distinct(keys)?;
-        Ok(Self { quotas, options })
+        Ok(Self { requests, at })
     }
 }
 
@@ -71,30 +73,23 @@ impl Command for Mallow {
     };
 
     fn run(call: &Call) -> Result<Reply, Error> {
-        let MallowArguments { quotas, options } = call.parse()?;
-        let moment = call.moment(options.at);
-        let (names, _) = call.arguments()[FIRST_KEY..].split_at(quotas.len());
+        let MallowArguments { requests, at } = call.parse()?;
+        let moment = call.moment(at);
+        let (names, _) = call.arguments()[FIRST_KEY..].split_at(requests.len());
         call.check_slots(names)?;
-        let units = quotas.iter().fold(0u64, |units, (_, cost, _)| units.saturating_add(*cost));
+        let units = requests.iter().fold(0u64, |units, request| units.saturating_add(request.cost));
 
         let mut keys = call.open(|| names.iter().map(|name| call.write(name)).collect::<Result<Vec<_>, _>>())?;
-        let requests = quotas.iter().map(|(quota, cost, warm_up)| Request {
-            quota: *quota,
-            cost: *cost,
-            partial: false,
-            strict: options.strict,
-            warm_up: *warm_up,
-        });
         let mut grants = Vec::with_capacity(keys.len());
-        for (key, request) in keys.iter().zip(requests.clone()) {
-            match Entry::decide(key.entry(), moment.now(), &request)? {
+        for (key, request) in keys.iter().zip(&requests) {
+            match Entry::decide(key.entry(), moment.now(), request)? {
                 Verdict::Granted(grant) => grants.push(grant),
                 Verdict::Denied(_) => break,
             }
         }
         if grants.len() < keys.len() {
-            let peek = |(key, request): (&Key, Request)| Entry::peek(key.entry(), moment.now(), &request);
-            let decisions: Vec<Decision> = keys.iter().zip(requests).map(peek).collect::<Result<_, _>>()?;
+            let peek = |(key, request): (&Key, &Request)| Entry::peek(key.entry(), moment.now(), request);
+            let decisions: Vec<Decision> = keys.iter().zip(&requests).map(peek).collect::<Result<_, _>>()?;
             drop(keys);
             let denied = names.iter().zip(&decisions).filter(|(_, decision)| decision.granted == 0);
             request::deny(call, denied.map(|(name, _)| name), units, moment);

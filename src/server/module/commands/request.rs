@@ -40,8 +40,8 @@ impl<C: TakesOptions> Parse for QuotaRequest<C> {
 impl<C> QuotaRequest<C> {
     /// What is demanded of the window.
     pub fn request(&self) -> Request {
-        let Options { cost, partial, strict, .. } = self.options;
-        Request { quota: self.quota, cost, partial, strict, warm_up: self.options.warm_up() }
+        let Options { cost, partial, strict, warm_up, .. } = self.options;
+        Request { quota: self.quota, cost, partial, strict, warm_up }
     }
 
     /// The duration, in ms, of the block that a denial at `now` begins: a block that holds is neither prolonged nor renewed.
