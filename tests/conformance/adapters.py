@@ -22,11 +22,11 @@ def javascript(client):
     return [node.NODE, TESTS / "clients/node/adapter.mjs", client], {}
 
 
-def go():
-    program = ROOT / "target/go-adapter"
+def go(*kind):
+    program = ROOT / "target" / "-".join(["go-adapter", *kind])
     done = golang.run("build", "-o", program, "./adapter", cwd=golang.TESTS)
     assert done.returncode == 0, done.stderr
-    return [program], {}
+    return [program, *kind], {}
 
 
 def rust():
@@ -41,6 +41,7 @@ ADAPTERS = {
     **{f"python-{kind}": partial(python, kind) for kind in ("threads", "asyncio", "fakes")},
     **{f"node-{kind}": partial(javascript, kind) for kind in ("redis", "ioredis", "fakes")},
     "go": go,
+    "go-fakes": partial(go, "fakes"),
     "rust": rust,
     "swlimitd": swlimitd,
 }

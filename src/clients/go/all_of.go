@@ -148,13 +148,13 @@ func (all allOf) decideHere(rates []rate, source Source) (answer, error) {
 	entries, unlock := all.lock()
 	defer unlock()
 	at := clock()
-	decide := func(how func(*entry, *demand) (reply, error)) ([]reply, bool, error) {
+	decide := func(how func(i int, d *demand) (reply, error)) ([]reply, bool, error) {
 		replies, granted := make([]reply, len(rates)), true
 		for i := range rates {
 			wanted := rates[i].demand
 			count := func(limit int64) (reply, error) {
 				wanted.limit = limit
-				return how(entries[i], &wanted)
+				return how(i, &wanted)
 			}
 			var err error
 			if source == FromLocal {
@@ -169,9 +169,14 @@ func (all allOf) decideHere(rates []rate, source Source) (answer, error) {
 		}
 		return replies, granted, nil
 	}
-	replies, granted, err := decide(func(e *entry, d *demand) (reply, error) { return e.peek(d, at) })
+	replies, granted, err := decide(func(i int, d *demand) (reply, error) {
+		if f := all[i].limiter.windows.fake; f != nil {
+			return f.peek("allow", all[i].key, *d)
+		}
+		return entries[i].peek(d, at)
+	})
 	if err == nil && granted {
-		replies, _, err = decide(func(e *entry, d *demand) (reply, error) { return e.allow(d, at, 0) })
+		replies, _, err = decide(func(i int, d *demand) (reply, error) { return entries[i].allow(d, at, 0) })
 	}
 	return answer{granted, replies, source}, err
 }

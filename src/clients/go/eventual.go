@@ -374,8 +374,8 @@ func (e *eventual) exchange(chunk []*synchronizing) {
 	asking.Wait()
 }
 
-// command are what a key sends: what was used, dated; or a read, where nothing was. Usage beyond the limit begins a
-// block of so many ms.
+// command are what a key sends: what was used, dated; or a read, where nothing was. Usage beyond the limit begins the
+// block, in ms.
 func (s *synchronizing) command(at time.Duration, block int64) []command {
 	if len(s.batches) == 0 {
 		return []command{peekCommand(s.name, &demand{s.quota, 1, false})}

@@ -267,9 +267,7 @@ func (l *Limiter) policy(err error, key string, d *demand, block int64) (reply, 
 
 // here is what this process decides.
 func (l *Limiter) here(key string, d *demand, block int64) (reply, error) {
-	e, held := l.windows.lock(key)
-	defer held.mu.Unlock()
-	return e.allow(d, clock(), block)
+	return l.windows.allow(key, d, block)
 }
 
 // Peek is Allow with nothing counted.
@@ -294,9 +292,7 @@ func (l *Limiter) look(ctx context.Context, key string, d demand) (reply, Source
 	look := func(limit int64) (reply, error) {
 		wanted := d
 		wanted.limit = limit
-		e, held := l.windows.lock(key)
-		defer held.mu.Unlock()
-		return e.peek(&wanted, clock())
+		return l.windows.peek(key, &wanted)
 	}
 	if l.client == nil {
 		r, err := look(d.limit)
@@ -338,9 +334,7 @@ func (l *Limiter) RecordAged(ctx context.Context, key string, n int64, age time.
 
 func (l *Limiter) record(ctx context.Context, key string, d *demand, age int64) (reply, Source, error) {
 	if l.client == nil {
-		e, held := l.windows.lock(key)
-		defer held.mu.Unlock()
-		r, err := e.record(d, clock(), age, l.block)
+		r, err := l.windows.record(key, d, age, l.block)
 		return r, FromLocal, err
 	}
 	if l.eventual != nil {
@@ -378,9 +372,7 @@ func (l *Limiter) refund(ctx context.Context, key string, n, age int64) (int64, 
 		return 0, err
 	}
 	if l.client == nil {
-		e, held := l.windows.lock(key)
-		defer held.mu.Unlock()
-		return e.refund(n, clock(), age), nil
+		return l.windows.refund(key, n, age), nil
 	}
 	unsent := int64(0)
 	if l.eventual != nil && age < 0 {
@@ -415,10 +407,7 @@ func (l *Limiter) blocked(ctx context.Context, key string, d time.Duration, unle
 		return time.Time{}, err
 	}
 	if l.client == nil {
-		e, held := l.windows.lock(key)
-		defer held.mu.Unlock()
-		at := clock()
-		return time.Now().Add(duration(e.block(length, at, unless) - at)), nil
+		return time.Now().Add(duration(l.windows.block(key, length, unless))), nil
 	}
 	until, err := integerOf(l.change(ctx, blockCommand(l.prefix+key, length, unless)))
 	if err != nil {
@@ -433,9 +422,7 @@ func (l *Limiter) Unblock(ctx context.Context, key string) (bool, error) {
 		return false, err
 	}
 	if l.client == nil {
-		e, held := l.windows.lock(key)
-		defer held.mu.Unlock()
-		return e.unblock(clock()), nil
+		return l.windows.unblock(key), nil
 	}
 	lifted, err := integerOf(l.change(ctx, unblockCommand(l.prefix+key)))
 	return lifted == 1, err

@@ -36,6 +36,7 @@ type windows struct {
 	sharded[entry]
 	number  int64         // no two have the same
 	evicted *atomic.Int64 // keys that were forgotten while they still counted
+	fake    *fakeWindows  // decides in their place; nil: none
 }
 
 var numbers atomic.Int64
@@ -57,6 +58,9 @@ func (w *windows) lock(key string) (*entry, *shard[entry]) {
 
 // entry is what a key holds. Its shard is locked.
 func (w *windows) entry(at uint64, key string) *entry {
+	if w.fake != nil {
+		return new(entry)
+	}
 	s := &w.shards[at]
 	e, ok := s.entries.get(key)
 	if !ok {
@@ -84,7 +88,71 @@ func (w *windows) makeRoom(s *shard[entry]) {
 	}
 }
 
+func (w *windows) allow(key string, d *demand, block int64) (reply, error) {
+	if w.fake != nil {
+		return w.fake.allow("allow", key, *d, block)
+	}
+	e, held := w.lock(key)
+	defer held.mu.Unlock()
+	return e.allow(d, clock(), block)
+}
+
+func (w *windows) peek(key string, d *demand) (reply, error) {
+	if w.fake != nil {
+		return w.fake.peek("peek", key, *d)
+	}
+	e, held := w.lock(key)
+	defer held.mu.Unlock()
+	return e.peek(d, clock())
+}
+
+func (w *windows) record(key string, d *demand, age, block int64) (reply, error) {
+	if w.fake != nil {
+		return w.fake.record(key, *d, age, block)
+	}
+	e, held := w.lock(key)
+	defer held.mu.Unlock()
+	return e.record(d, clock(), age, block)
+}
+
+func (w *windows) refund(key string, units, age int64) int64 {
+	if w.fake != nil {
+		w.fake.Called("refund", key, units)
+		return units
+	}
+	e, held := w.lock(key)
+	defer held.mu.Unlock()
+	return e.refund(units, clock(), age)
+}
+
+// block says for how many ms the key is blocked then.
+func (w *windows) block(key string, length int64, unlessBlocked bool) int64 {
+	if w.fake != nil {
+		w.fake.Called("block", key, 0)
+		return upTo(w.fake.Block(key, duration(length), unlessBlocked))
+	}
+	e, held := w.lock(key)
+	defer held.mu.Unlock()
+	at := clock()
+	return e.block(length, at, unlessBlocked) - at
+}
+
+func (w *windows) unblock(key string) bool {
+	if w.fake != nil {
+		w.fake.Called("unblock", key, 0)
+		return w.fake.Unblock(key)
+	}
+	e, held := w.lock(key)
+	defer held.mu.Unlock()
+	return e.unblock(clock())
+}
+
 func (w *windows) forget(key string) {
+	if w.fake != nil {
+		w.fake.Called("reset", key, 0)
+		w.fake.Unblock(key)
+		return
+	}
 	key = remembered(key)
 	s := &w.shards[w.shard(key)]
 	s.mu.Lock()

@@ -87,9 +87,7 @@ func (r Request) here(local bool) (reply, error) {
 	count := func(limit int64) (reply, error) {
 		d := r.demand()
 		d.limit = limit
-		e, held := r.limiter.windows.lock(r.key)
-		defer held.mu.Unlock()
-		return e.allow(d, clock(), 0)
+		return r.limiter.windows.allow(r.key, d, 0)
 	}
 	if local {
 		return count(r.limited())
@@ -101,14 +99,12 @@ func (r Request) correctHere(more, age int64) (int64, error) {
 	if !r.limiter.countsHere() {
 		return 0, nil
 	}
-	e, held := r.limiter.windows.lock(r.key)
-	defer held.mu.Unlock()
 	if more < 0 {
-		return -e.refund(-more, clock(), age), nil
+		return -r.limiter.windows.refund(r.key, -more, age), nil
 	}
 	d := r.demand()
 	d.cost = more
-	_, err := e.record(d, clock(), 0, 0)
+	_, err := r.limiter.windows.record(r.key, d, 0, 0)
 	return more, err
 }
 

@@ -31,8 +31,9 @@ def test_core(server, start):
            env={"SWLIMIT_MODULE": str(MODULE)})
 
 
-def test_httplimit():
-    passes("httplimit")
+@pytest.mark.parametrize("package", ["httplimit", "swlimittest"])
+def test_packages_without_a_server(package):
+    passes(package)
 
 
 def test_adapters(server, start, binaries, tmp_path):
@@ -70,4 +71,5 @@ def test_is_in_good_order(module):
 
 def test_core_depends_on_nothing_but_the_script():
     named = golang.run("list", "-deps", "-f", "{{if not .Standard}}{{.ImportPath}}{{end}}", f"{CORE}/httplimit")
-    assert named.stdout.split() == ["github.com/swlimit/swlimit/src/server/script", CORE, f"{CORE}/httplimit"]
+    assert set(named.stdout.split()) == {"github.com/swlimit/swlimit/src/server/script", f"{CORE}/internal/fakes", CORE,
+                                         f"{CORE}/httplimit"}

@@ -1,4 +1,5 @@
-// The Go client for scenarios. Does what the runner says in lines of JSON, and judges nothing.
+// The Go client for scenarios, or with the argument fakes those for tests. Does what the runner says in lines of JSON, and
+// judges nothing.
 package main
 
 import (
@@ -13,6 +14,7 @@ import (
 	"time"
 
 	swlimit "github.com/swlimit/swlimit/src/clients/go"
+	"github.com/swlimit/swlimit/src/clients/go/swlimittest"
 )
 
 type object = map[string]any
@@ -20,6 +22,7 @@ type object = map[string]any
 // A limiter is one of the three kinds.
 type limiter struct {
 	rate   *swlimit.Limiter
+	fake   *swlimittest.Fake // the rate is its
 	holds  *swlimit.Holds
 	budget *swlimit.Budget
 }
@@ -35,6 +38,8 @@ var (
 	calls    sync.Map
 	returned sync.Map // by the number of the call: a hold, an admission
 )
+
+var isFake = slices.Contains(os.Args, "fakes")
 
 func say(o object) {
 	out.Lock()
@@ -92,8 +97,8 @@ func failed(id any, err error) object {
 }
 
 func duration(o object, name string, usual time.Duration) time.Duration {
-	if text, ok := o[name].(string); ok {
-		d, _ := time.ParseDuration(text)
+	text, _ := o[name].(string)
+	if d, err := time.ParseDuration(text); err == nil {
 		return d
 	}
 	return usual
@@ -186,6 +191,11 @@ func (c *client) limiter(o object) (one limiter, err error) {
 		one.budget, err = swlimit.NewBudget(shared, limit, period[o["period"].(string)], nil, options...)
 	default:
 		quota := swlimit.Quota{Limit: limit, Window: duration(o, "window", 0)}
+		if isFake {
+			one.fake = swlimittest.New(quota)
+			one.rate = one.fake.Limiter
+			break
+		}
 		one.rate, err = swlimit.New(shared, quota, options...)
 	}
 	return one, err
@@ -207,6 +217,12 @@ func (c *client) call(ctx context.Context, asked object) (object, error) {
 		}
 		d, err := swlimit.AllowAll(ctx, requests...)
 		return several(d.Allowed, d.RetryAfter(), d.Each), err
+	case "deny":
+		one.fake.Deny(duration(o, "retry_after", swlimit.Never), keys...)
+		return object{"value": nil}, nil
+	case "grant":
+		one.fake.Grant(keys...)
+		return object{"value": nil}, nil
 	case "admit":
 		var parts []swlimit.Part
 		for i, key := range keys {
@@ -386,8 +402,12 @@ func main() {
 		}
 		switch asked["do"] {
 		case "hello":
-			say(object{"id": id, "ok": []string{"cancel", "cancel_refund", "undo", "sentinel", "cluster", "url", "statistics", "reasons", "logs",
-				"partial", "deadline", "timeouts", "burst", "tracking", "guards", "local_blocks", "settle", "eventual", "record"}})
+			able := []string{"cancel", "cancel_refund", "undo", "sentinel", "cluster", "url", "statistics", "reasons", "logs",
+				"partial", "deadline", "timeouts", "burst", "tracking", "guards", "local_blocks", "settle", "eventual", "record"}
+			if isFake {
+				able = append(able, "deny")
+			}
+			say(object{"id": id, "ok": able})
 		case "limiters":
 			if _, err := made(asked); err != nil {
 				say(failed(id, err))
@@ -397,14 +417,19 @@ func main() {
 		case "call":
 			ctx, cancel := context.WithCancel(context.Background())
 			calls.Store(id, cancel)
-			go func() {
+			answer := func() {
 				defer cancel()
 				if found, err := c.call(ctx, asked); err != nil {
 					say(failed(id, err))
 				} else {
 					say(object{"id": id, "ok": found})
 				}
-			}()
+			}
+			if isFake { // which answers at once
+				answer()
+			} else {
+				go answer()
+			}
 		case "cancel":
 			if cancel, ok := calls.Load(asked["call"]); ok {
 				cancel.(context.CancelFunc)()
