@@ -49,6 +49,9 @@ type AdaptiveStatistics struct {
 
 // Statistics says how requests ended, since the limit was made.
 func (a *Adaptive) Statistics() AdaptiveStatistics {
+	if a == nil {
+		return AdaptiveStatistics{}
+	}
 	a.mu.Lock()
 	defer a.mu.Unlock()
 	return a.counts
@@ -88,6 +91,9 @@ func NewAdaptive(o AdaptiveOptions) (*Adaptive, error) {
 
 // Limit is how many permits there are now: a number between Min and Max.
 func (a *Adaptive) Limit() int64 {
+	if a == nil {
+		return 0
+	}
 	a.mu.Lock()
 	defer a.mu.Unlock()
 	return a.state.limit()
@@ -95,6 +101,9 @@ func (a *Adaptive) Limit() int64 {
 
 // InFlight is how many permits are out: a number of requests.
 func (a *Adaptive) InFlight() int64 {
+	if a == nil {
+		return 0
+	}
 	a.mu.Lock()
 	defer a.mu.Unlock()
 	return a.inflight
@@ -110,6 +119,9 @@ type Permit struct {
 
 // Permit lets a request begin. Without a free permit the error is ErrDenied, at once: nobody knows when one comes back.
 func (a *Adaptive) Permit() (*Permit, error) {
+	if a == nil {
+		return nil, errNotMade
+	}
 	a.mu.Lock()
 	defer a.mu.Unlock()
 	if limit := a.state.limit(); a.inflight >= limit {
@@ -138,6 +150,9 @@ func (p *Permit) Done(dropped bool) {
 func (p *Permit) Ignore() { p.end(func(a *Adaptive) { a.counts.Ignored++ }) }
 
 func (p *Permit) end(learn func(*Adaptive)) {
+	if p == nil || p.of == nil {
+		return
+	}
 	p.of.mu.Lock()
 	defer p.of.mu.Unlock()
 	if !p.over {

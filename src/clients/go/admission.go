@@ -330,7 +330,7 @@ func (a *Admission) decideHere(ctx context.Context, source Source) error {
 // DeniedBy is the part that denied, with its decision: of several the one that has to be waited for longest. It is nil
 // where all granted.
 func (a *Admission) DeniedBy() *DeniedError {
-	if a.Allowed {
+	if a == nil || a.Allowed {
 		return nil
 	}
 	longest := &DeniedError{Decision: Decision{RetryAfter: Unknown - 1}, again: Unknown}
@@ -354,7 +354,10 @@ func (a *Admission) DeniedBy() *DeniedError {
 
 // RetryAfter is the time until all would grant, as far as is known: 0, Never where one never can, or Unknown.
 func (a *Admission) RetryAfter() time.Duration {
-	if a.Allowed {
+	switch {
+	case a == nil:
+		return Unknown
+	case a.Allowed:
 		return 0
 	}
 	return Decisions{Each: a.Each}.RetryAfter()
@@ -362,6 +365,9 @@ func (a *Admission) RetryAfter() time.Duration {
 
 // Release ends the holds, and leaves all else counted as it is. Settle may still come.
 func (a *Admission) Release() {
+	if a == nil {
+		return
+	}
 	for _, hold := range a.Holds {
 		hold.Release()
 	}
@@ -369,6 +375,9 @@ func (a *Admission) Release() {
 
 // ReleaseSoon is Release that waits for nothing: Close of the Client waits for it.
 func (a *Admission) ReleaseSoon() {
+	if a == nil {
+		return
+	}
 	for _, hold := range a.Holds {
 		hold.ReleaseSoon()
 	}

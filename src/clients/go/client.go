@@ -155,6 +155,9 @@ func (c *Client) Ping(ctx context.Context) error {
 
 // Servers says how the servers are that were asked so far, by address.
 func (c *Client) Servers() []ServerState {
+	if c == nil {
+		return nil
+	}
 	c.mu.Lock()
 	all := slices.Collect(maps.Values(c.servers))
 	c.mu.Unlock()

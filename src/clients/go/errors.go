@@ -31,7 +31,7 @@ var (
 	// ErrLost is the cause that the context of a lost hold is cancelled with.
 	ErrLost = errors.New("swlimit: the hold is lost")
 
-	errNotMade       = fmt.Errorf("%w: a limiter must be made by New, NewHolds or NewBudget", ErrArgument)
+	errNotMade       = fmt.Errorf("%w: a limiter must be made by New, NewHolds, NewBudget or NewAdaptive", ErrArgument)
 	errClientNotMade = fmt.Errorf("%w: a client must be made by NewClient", ErrArgument)
 
 	errOverflow  = RefusedError("ERR count would overflow")
@@ -50,6 +50,9 @@ type DeniedError struct {
 // RetryAfter is when to try again: Never where that does not help, or Unknown. Of an admission it counts all parts.
 // Holds may be released at any moment, so for those of an admission it is a second at most.
 func (e *DeniedError) RetryAfter() time.Duration {
+	if e == nil {
+		return 0
+	}
 	if e.again != 0 {
 		return e.again
 	}
@@ -57,6 +60,9 @@ func (e *DeniedError) RetryAfter() time.Duration {
 }
 
 func (e *DeniedError) Error() string {
+	if e == nil {
+		return ErrDenied.Error()
+	}
 	switch d := e.Decision; d.RetryAfter {
 	case Never:
 		return fmt.Sprintf("%v: the cost is above the limit of %d", ErrDenied, d.Limit)

@@ -74,15 +74,30 @@ type Hold struct {
 
 // Context is cancelled when the hold is released or lost, with the cause ErrLost when it is lost. It has the values of
 // the context that the hold was asked for with.
-func (h *Hold) Context() context.Context { return h.ctx }
+func (h *Hold) Context() context.Context {
+	if !h.isMade() {
+		return notHeld
+	}
+	return h.ctx
+}
+
+// isMade tells whether it was granted by Holds or Admit.
+func (h *Hold) isMade() bool { return h != nil && h.ctx != nil }
+
+// notHeld is the context of what is no hold.
+var notHeld = func() context.Context {
+	ctx, cancel := context.WithCancelCause(context.Background())
+	cancel(errNotMade)
+	return ctx
+}()
 
 // Done is closed when the hold is released or lost.
-func (h *Hold) Done() <-chan struct{} { return h.ctx.Done() }
+func (h *Hold) Done() <-chan struct{} { return h.Context().Done() }
 
 // Live tells whether it is held still, by a clock that goes on while the machine sleeps. Ask before what must not be
 // done twice: Done may come late.
 func (h *Hold) Live() bool {
-	return h.ctx.Err() == nil && (h.client == nil || h.client.renewer.live(h))
+	return h.Context().Err() == nil && (h.client == nil || h.client.renewer.live(h))
 }
 
 // Release gives the units back. Further calls do nothing. While the server does not answer, the release is
@@ -102,6 +117,9 @@ func (h *Hold) soon(f func()) {
 }
 
 func (h *Hold) end(cause error, run func(release func())) {
+	if !h.isMade() {
+		return
+	}
 	h.once.Do(func() {
 		lost := h.ctx.Err() != nil
 		h.over(cause)

@@ -118,6 +118,9 @@ func (l *Limiter) Name() string {
 
 // Quota is the limiter's quota, with its resolution.
 func (l *Limiter) Quota() Quota {
+	if l == nil {
+		return Quota{}
+	}
 	q := l.quota
 	return Quota{q.limit, duration(q.window), duration(q.resolution), q.strict}
 }

@@ -1,8 +1,10 @@
 package swlimit
 
 import (
+	"context"
 	"errors"
 	"math"
+	"reflect"
 	"testing"
 	"time"
 )
@@ -215,5 +217,44 @@ func TestNothingPanics(t *testing.T) {
 	}
 	if d, err := must(NewLimits(nil, "1/second")).Peek(background, ""); err == nil || d.Allowed {
 		t.Errorf("%+v", d)
+	}
+}
+
+// No method panics of what is nil, or was not made, and what has no error says zero values.
+func TestNoMethodOfNothingPanics(t *testing.T) {
+	for _, nothing := range []any{(*Limiter)(nil), new(Limiter), (*Client)(nil), new(Client), (*Budget)(nil), new(Budget),
+		(*Holds)(nil), new(Holds), (*Hold)(nil), new(Hold), (*Limits)(nil), new(Limits), (*Admission)(nil), new(Admission),
+		new(Spending), (*Adaptive)(nil), new(Adaptive), (*Permit)(nil), new(Permit), (*DeniedError)(nil), Request{}} {
+		of := reflect.ValueOf(nothing)
+		for i := range of.NumMethod() {
+			name, method := of.Type().Method(i).Name, of.Method(i)
+			var arguments []reflect.Value
+			for j := range method.Type().NumIn() {
+				argument := reflect.Zero(method.Type().In(j))
+				if argument.Type() == reflect.TypeFor[context.Context]() {
+					argument = reflect.ValueOf(background)
+				}
+				arguments = append(arguments, argument)
+			}
+			call := method.Call
+			if method.Type().IsVariadic() {
+				call = method.CallSlice
+			}
+			func() {
+				defer func() {
+					if err := recover(); err != nil {
+						t.Errorf("%s of %T: %v", name, nothing, err)
+					}
+				}()
+				call(arguments)
+			}()
+		}
+	}
+	var none *Limiter
+	if q, n, states := none.Quota(), none.Statistics(), (*Client)(nil).Servers(); q != (Quota{}) || n != (Statistics{}) || states != nil {
+		t.Errorf("%+v, %+v, %v", q, n, states)
+	}
+	if hold := (*Hold)(nil); hold.Live() || hold.Context().Err() == nil {
+		t.Error("it is held")
 	}
 }

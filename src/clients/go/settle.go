@@ -77,6 +77,9 @@ func (a *Admission) counted() []Part {
 
 // unitsOf is what was used of each part but the holds, by their names.
 func (a *Admission) unitsOf(used map[string]int64) ([]int64, error) {
+	if a == nil {
+		return nil, errNotMade
+	}
 	var units []int64
 	found := 0
 	for i, part := range a.parts {
@@ -99,6 +102,9 @@ func (a *Admission) unitsOf(used map[string]int64) ([]int64, error) {
 
 // settle begins the settlement.
 func (a *Admission) settle(used []int64) (*settlement, error) {
+	if a == nil {
+		return nil, errNotMade
+	}
 	parts := a.counted()
 	switch {
 	case !a.Allowed:

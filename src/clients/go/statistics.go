@@ -53,7 +53,30 @@ func (c *counters) of(source Source) *counter {
 }
 
 // Statistics says how many decisions were made by whom, since the limiter was made.
-func (a asker) Statistics() Statistics {
+func (l *Limiter) Statistics() Statistics {
+	if l == nil {
+		return Statistics{}
+	}
+	return l.statistics()
+}
+
+// Statistics says how many decisions were made by whom, since the budget was made.
+func (b *Budget) Statistics() Statistics {
+	if b == nil {
+		return Statistics{}
+	}
+	return b.statistics()
+}
+
+// Statistics says how many decisions were made by whom, since the holds were made.
+func (h *Holds) Statistics() Statistics {
+	if h == nil {
+		return Statistics{}
+	}
+	return h.statistics()
+}
+
+func (a asker) statistics() Statistics {
 	if a.counts == nil {
 		return Statistics{}
 	}
