@@ -28,7 +28,7 @@ def free_port():
         return one.getsockname()[1]
 
 
-QUOTA = ("kind", "limit", "window", "period", "ttl", "block_for")
+QUOTA = ("kind", "limit", "window", "period", "ttl", "block_for", "warm_up", "cold")
 
 
 def start(asked):
@@ -43,6 +43,7 @@ def start(asked):
               **{name: value for name, value in options.items() if name not in QUOTA}}
     with open(f"{folder}/c.yaml", "w") as file:
         json.dump(config, file)
+    check_rules(folder, [one for one in each if "warm_up" in one])
     process = subprocess.Popen([DAEMON, "--config", f"{folder}/c.yaml"], stdin=subprocess.DEVNULL,
                                stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
     DAEMONS[asked["client"]] = process, port, each, folder
@@ -55,6 +56,19 @@ def start(asked):
             if process.poll() is not None:
                 break
     raise ValueError("it refuses its configuration")
+
+
+def check_rules(folder, limits):
+    """What is wrong with a limit that requests bring is said to them; of a rule it is said when the daemon starts."""
+    rates = [{"requests_per_unit": one["limit"], "window": one["window"], "warm_up": one["warm_up"],
+              **{name: one[name] for name in one if name == "cold"}} for one in limits]
+    for name, text in (("rules", {"domain": "d", "descriptors": [{"key": "k", "rate_limits": rates}]}),
+                       ("check", {"server": "none", "limits": ["rules.yaml"]})):
+        with open(f"{folder}/{name}.yaml", "w") as file:
+            json.dump(text, file)
+    words = [DAEMON, "--config", f"{folder}/check.yaml", "--check"]
+    if rates and subprocess.run(words, capture_output=True).returncode:
+        raise ValueError("it refuses its rules")
 
 
 def listen(client, process):

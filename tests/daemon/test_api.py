@@ -111,6 +111,16 @@ def test_peek_and_record(api):
     assert api.granted("/v1/allow", asked) == (429, 0)
 
 
+def test_limits_that_rise(api):
+    rate = {"limit": 60, "window": "1h", "warm_up": "10h", "cold": 6}
+    for call, more in {"allow": {}, "peek": {"cost": 11}, "record": {}, "acquire": {"timeout": "1ms"}}.items():
+        status, found = api.ask(f"/v1/{call}", {"key": call, **rate, **more})
+        assert (status, found["limit"]) == (200, more.get("cost", 10)), call
+    together = [{"key": "dear", "cost": 30, **rate}, {"key": "hold", "limit": 1, "ttl": "1m"}]
+    status, found = api.ask("/v1/admit", together)
+    assert (status, found["granted"], found["each"][0]["limit"]) == (200, True, 30)
+
+
 def test_refund(api):
     api.ask("/v1/allow", {"key": "k", "cost": 3} | QUOTA)
     assert api.ask("/v1/refund", {"key": "k", "cost": 2}) == (200, {"refunded": 2})

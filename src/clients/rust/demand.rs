@@ -46,6 +46,7 @@ impl Demand {
     pub fn is_denied_with(&self, other: &Self) -> bool {
         self.exact.quota == other.exact.quota
             && self.exact.strict == other.exact.strict
+            && self.exact.warm_up == other.exact.warm_up
             && self.least() >= other.least()
             // Denied without asking, it would not begin the block that it is to begin.
             && (self.block.is_none() || self.block == other.block)

@@ -96,7 +96,6 @@ pub mod tower;
 pub mod transport;
 mod upstream;
 mod wait;
-mod warm_up;
 
 pub use adaptive::{Adaptive, AdaptiveBuilder, Algorithm, Permit};
 pub use admission::{Admission, Member};

@@ -2,6 +2,7 @@
 
 use serde::{de, Deserialize, Deserializer};
 pub use swlimit_client::{Mode, Module, OnFailure, OnRefused};
+use swlimit_window::WarmUp;
 
 use super::duration::Duration;
 
@@ -34,25 +35,17 @@ impl<'de> Deserialize<'de> for Share {
     }
 }
 
-/// By how many a limit is divided after idleness, in millionths: above 1, at most 1000.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-pub struct Cold(u32);
-
-impl Cold {
-    pub const THREE: Self = Self(3_000_000);
-
-    pub fn parts(self) -> f64 {
-        f64::from(self.0) / 1e6
-    }
-}
+/// By how many a limit is divided after idleness.
+#[derive(Clone, Copy, Debug)]
+pub struct Cold(pub u64);
 
 impl<'de> Deserialize<'de> for Cold {
     fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
-        let parts = f64::deserialize(deserializer)?;
-        let millionths = (parts * 1e6).round();
-        match millionths > 1e6 && parts <= 1000.0 {
-            true => Ok(Self(millionths as u32)),
-            false => Err(de::Error::custom(format!("cold must be above 1 and at most 1000, not {parts}"))),
+        let written = f64::deserialize(deserializer)?;
+        let parts = written as u64;
+        match parts as f64 == written && WarmUp::COLD_RANGE.contains(&parts) {
+            true => Ok(Self(parts)),
+            false => Err(de::Error::custom("cold must be an integer between 2 and 1000")),
         }
     }
 }

@@ -90,9 +90,8 @@ impl Limiters {
             let hash_tag = if self.clustered { keys::hash_tag(key) } else { "" };
             let is_window = limit.per.is_window();
             let strict = is_window.then_some(limit.strict);
-            let rises = limit.warm_up.is_some();
             let keys = HashSet::from_iter([key.as_str()]);
-            let new = Group { stage, strict, is_admitted: !is_window, rises, keys, questions: vec![at] };
+            let new = Group { stage, strict, is_admitted: !is_window, keys, questions: vec![at] };
             let known = by_hash_tag.entry(hash_tag).or_default();
             match known.iter().find(|at| stage == Stage::Server && groups[**at].accepts(&new)) {
                 Some(at) => groups[*at].add(new),
@@ -114,8 +113,6 @@ struct Group<'a> {
     strict: Option<bool>,
     /// It has a budget or a hold, which ADMIT decides.
     is_admitted: bool,
-    /// It has a limit with a warm-up, which ADMIT does not decide.
-    rises: bool,
     /// A command takes each key once.
     keys: HashSet<&'a str, RandomState>,
     questions: Vec<usize>,
@@ -133,14 +130,12 @@ impl Group<'_> {
     fn accepts(&self, other: &Self) -> bool {
         let is_as_strict = self.strict.zip(other.strict).is_none_or(|(own, others)| own == others);
         let has_room = !(self.is_admitted || other.is_admitted) || self.questions.len() < MAX_ADMITTED;
-        let is_one_command = !(self.rises || other.rises) || !(self.is_admitted || other.is_admitted);
-        self.stage == other.stage && is_as_strict && has_room && is_one_command && self.keys.is_disjoint(&other.keys)
+        self.stage == other.stage && is_as_strict && has_room && self.keys.is_disjoint(&other.keys)
     }
 
     fn add(&mut self, other: Self) {
         self.strict = self.strict.or(other.strict);
         self.is_admitted |= other.is_admitted;
-        self.rises |= other.rises;
         self.keys.extend(other.keys);
         self.questions.extend(other.questions);
     }

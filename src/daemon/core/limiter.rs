@@ -122,7 +122,7 @@ fn window(client: &Client, limit: &Limit, geometry: Geometry) -> Result<Limiter,
         builder = builder.block_for(ms(block));
     }
     if let Some(warm_up) = limit.warm_up {
-        builder = builder.warm_up(ms(warm_up.length)).cold(warm_up.cold.parts());
+        builder = builder.warm_up(ms(warm_up.duration())).cold(warm_up.cold());
     }
     if let Some(length) = limit.policy.lease_length {
         builder = builder.lease_length(ms(length.min(geometry.resolution())));

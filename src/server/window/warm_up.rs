@@ -15,7 +15,7 @@ use crate::view::{first, scale, View};
 /// How a limit rises once a key is in use: from one part of `cold` to the whole, linearly within `duration`.
 ///
 /// One word, since every request has room for one.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct WarmUp(NonZeroU64);
 
 impl WarmUp {

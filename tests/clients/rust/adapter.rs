@@ -137,6 +137,12 @@ fn limiter(client: &Client, options: &Value) -> Result<Any, Error> {
             if options["block_for"].is_string() {
                 limiter = limiter.block_for(length(&options["block_for"]));
             }
+            if options["warm_up"].is_string() {
+                limiter = limiter.warm_up(length(&options["warm_up"]));
+            }
+            if let Some(parts) = options["cold"].as_u64() {
+                limiter = limiter.cold(parts);
+            }
             if options["sync_interval"].is_string() {
                 limiter = limiter.sync_interval(length(&options["sync_interval"]));
             }

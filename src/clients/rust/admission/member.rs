@@ -162,7 +162,6 @@ impl Member<'_> {
             Kind::Rate(limiter, request) => {
                 let request = request.checked()?;
                 whole(&request)?;
-                limiter.check_not_warming("admit")?;
                 let demand = Demand { block: None, ..limiter.demand(&request) };
                 CheckedMember {
                     key: limiter.key(request.key).into_owned(),

@@ -29,12 +29,10 @@ impl Limiter {
     /// there is nothing to hope for.
     ///
     /// # Errors
-    /// As [`allow`](Self::allow), and [`Error::Invalid`] for a partial request and of a limiter with a
-    /// [warm-up](super::LimiterBuilder::warm_up), and [`Error::Refused`] when too many
+    /// As [`allow`](Self::allow), and [`Error::Invalid`] for a partial request, and [`Error::Refused`] when too many
     /// wait.
     pub async fn acquire<'a>(&self, request: impl Into<Request<'a>>, timeout: Duration) -> Result<Decision, Error> {
         let request = request.into().checked()?;
-        self.check_not_warming("acquire")?;
         if request.partial {
             return Err(Error::Invalid("a request that waits is granted the whole cost or nothing".into()));
         }

@@ -46,7 +46,7 @@ impl<'a> AllOf<'a> {
             if !keys.insert(key.clone()) {
                 return invalid("key named twice");
             }
-            let demand = limiter.warmed(&key, &Demand { block: None, ..limiter.demand(&request) });
+            let demand = Demand { block: None, ..limiter.demand(&request) };
             members.push(Member { limiter, key, demand });
         }
         let Some(first) = members.first() else { return invalid("several limits at once are at least one") };
@@ -111,45 +111,6 @@ impl<'a> AllOf<'a> {
         match is_reserved {
             true => from_landed(parts, deadline).await,
             false => self.decide_by_server(client, upstream, parts, deadline, outcome).await,
-        }
-    }
-
-    /// The same of limits that rise after idleness; after a denial once more, if one turns out to be higher.
-    async fn decide_warming(
-        &mut self,
-        client: &Arc<Shared>,
-        deadline: Option<Instant>,
-        outcome: &Outcome,
-    ) -> Result<Decisions, Error> {
-        let deadline = self.0[0].limiter.latest(deadline);
-        let mut decided = self.decide(client, deadline, outcome).await?;
-        self.learn(&decided);
-        if decided.granted {
-            return Ok(decided);
-        }
-        for (member, decision) in self.0.iter().zip(&decided.each) {
-            if !decision.granted() && member.demand != member.limiter.whole(&member.demand) {
-                member.limiter.look(&member.key, deadline).await;
-            }
-        }
-        let has_risen = self.0.iter_mut().map(Member::rise).max() == Some(true);
-        if has_risen {
-            // Without a reply, the denial stands: the failure policy has no say.
-            match self.ask(client, deadline, outcome).await {
-                Ok(again) => {
-                    self.learn(&again);
-                    decided = again;
-                }
-                Err(_) => outcome.decided(0),
-            }
-        }
-        let told = |(decision, member): (_, &Member)| member.limiter.told(&member.key, &member.demand, decision);
-        Ok(Decisions { each: decided.each.into_iter().zip(&self.0).map(told).collect(), ..decided })
-    }
-
-    fn learn(&self, decisions: &Decisions) {
-        for (member, decision) in self.0.iter().zip(&decisions.each) {
-            member.limiter.learn(&member.key, decision, decisions.granted);
         }
     }
 
@@ -248,13 +209,6 @@ impl<'a> AllOf<'a> {
 }
 
 impl Member<'_> {
-    /// Takes the limit that the key has now; whether it is higher.
-    fn rise(&mut self) -> bool {
-        let before = self.demand.exact.quota.limit;
-        self.demand = self.limiter.warmed(&self.key, &self.demand);
-        self.demand.exact.quota.limit > before
-    }
-
     fn leases(&self) -> Option<&Leases> {
         match self.limiter.deciding() {
             DecidingMode::Leased(_, leases) => Some(leases),
@@ -290,12 +244,9 @@ impl Client {
     /// says; [`Error::Unavailable`] where a limiter has [`OnFailure::Error`](crate::OnFailure::Error).
     pub async fn allow_all(&self, requests: &[(&Limiter, Request<'_>)]) -> Result<Decisions, Error> {
         let deadline = requests.iter().filter_map(|(_, request)| request.deadline).min();
-        let mut members = AllOf::checked(requests)?;
+        let members = AllOf::checked(requests)?;
         let outcome = Outcome::keeping(requests.iter().any(|(_, request)| request.keeps_late_grant));
-        let decisions = match members.0.iter().any(|member| member.limiter.is_warming()) {
-            true => Box::pin(members.decide_warming(&self.0, deadline, &outcome)).await?,
-            false => members.decide(&self.0, deadline, &outcome).await?,
-        };
+        let decisions = members.decide(&self.0, deadline, &outcome).await?;
         // A decision that was denied as a whole granted nothing.
         for decision in decisions.each().iter().filter(|decision| decision.granted() == decisions.granted()) {
             self.0.counters.decided(decision);

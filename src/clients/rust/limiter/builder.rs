@@ -3,20 +3,19 @@
 use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 
-use swlimit_window::MAX_WINDOW;
+use swlimit_window::{WarmUp, MAX_WINDOW};
 
-use super::warming::Warming;
 use super::{DecidingMode, Inner, Limiter};
 use crate::client::Client;
 use crate::clock::ms;
 use crate::deciding::eventual::Eventual;
 use crate::deciding::leased::Leases;
 use crate::deciding::local::Windows;
+use crate::demand::Demand;
 use crate::error::Error;
 use crate::mode::{Mode, OnFailure, Share, SHARE, SYNC_INTERVAL};
 use crate::quota::Quota;
 use crate::upstream::Right;
-use crate::warm_up::{WarmUp, COLD};
 
 /// Builder for [`Limiter`].
 #[derive(Clone, Debug)]
@@ -33,7 +32,7 @@ pub struct LimiterBuilder {
     lease_length: Option<Duration>,
     sync_interval: Duration,
     warm_up: Option<Duration>,
-    cold: Option<f64>,
+    cold: Option<u64>,
 }
 
 impl LimiterBuilder {
@@ -97,22 +96,21 @@ impl LimiterBuilder {
     }
 
     /// Lets a key that was idle begin with a part of the limit, which rises to the whole within so long: at least ten
-    /// windows. Not with [`Mode::Leased`], [`Mode::Eventual`], [`block_for`](Self::block_for), `acquire` and `admit`. No
-    /// warm-up unless set.
+    /// windows. No warm-up unless set.
     pub fn warm_up(self, length: Duration) -> Self {
         Self { warm_up: Some(length), ..self }
     }
 
-    /// A [`warm_up`](Self::warm_up) begins with one part of so many of the limit: 3 unless set, above 1 and at most 1000.
-    pub fn cold(self, parts: f64) -> Self {
+    /// A [`warm_up`](Self::warm_up) begins with one part of so many of the limit: 3 unless set, 2 … 1000.
+    pub fn cold(self, parts: u64) -> Self {
         Self { cold: Some(parts), ..self }
     }
 
     /// The limiter.
     ///
     /// # Errors
-    /// [`Error::Invalid`] for a share, a lease length, an interval, a block or a warm-up out of range, for what does not go
-    /// with a warm-up, and for a mode that needs a server which the client has not.
+    /// [`Error::Invalid`] for a share, a lease length, an interval, a block or a warm-up out of range, and for a mode
+    /// that needs a server which the client has not.
     pub fn build(self) -> Result<Limiter, Error> {
         let invalid = |text: &str| Error::Invalid(text.into());
         let local_share = Share::named("local_share", self.local_share)?;
@@ -138,11 +136,11 @@ impl LimiterBuilder {
             (Some(upstream), Some(Mode::Direct)) => DecidingMode::Direct(Arc::clone(upstream)),
             (Some(upstream), None | Some(Mode::Cached)) => DecidingMode::Cached(Arc::clone(upstream)),
             (Some(upstream), Some(Mode::Leased)) => {
-                let most = lease_share.units(quota.limit());
                 [Right::Time, Right::Info].into_iter().for_each(|right| upstream.need_right(right));
                 let (upstream, denial_cache) = (Arc::clone(upstream), Arc::clone(&client.denial_cache));
+                let unit = swlimit_window::Request { strict, warm_up, ..Demand::of(&quota).exact };
                 let leases =
-                    Leases::new(Arc::clone(&upstream), denial_cache, (&quota, strict), lease_length, most, max_keys);
+                    Leases::new(Arc::clone(&upstream), denial_cache, unit, lease_length, lease_share, max_keys);
                 client.close_later(leases.closing());
                 DecidingMode::Leased(upstream, leases)
             }
@@ -163,20 +161,24 @@ impl LimiterBuilder {
             on_failure,
             local_share,
             failure_windows,
-            warming: warm_up.map(|warm_up| Box::new(Warming::new(warm_up, max_keys))),
+            warm_up,
         })))
     }
 
     fn checked_warm_up(&self) -> Result<Option<WarmUp>, Error> {
         let invalid = |text: &str| Err(Error::Invalid(text.into()));
-        let Some(length) = self.warm_up else {
+        let Some(duration) = self.warm_up.map(ms) else {
             return if self.cold.is_some() { invalid("cold needs warm_up") } else { Ok(None) };
         };
-        match (self.mode, self.block) {
-            (Some(Mode::Leased), _) => invalid("warm_up does not go with mode leased"),
-            (Some(Mode::Eventual), _) => invalid("warm_up does not go with mode eventual"),
-            (_, Some(_)) => invalid("warm_up does not go with block"),
-            _ => WarmUp::new(length, self.cold.unwrap_or(COLD), &self.quota).map(Some),
+        if duration > MAX_WINDOW {
+            return invalid("warm_up must be at most 3650 days");
+        }
+        if duration < 10 * ms(self.quota.window()) {
+            return invalid("warm_up must be at least ten times the window");
+        }
+        match WarmUp::new(duration, self.cold.unwrap_or(WarmUp::COLD)) {
+            None => invalid("cold must be an integer between 2 and 1000"),
+            warm_up => Ok(warm_up),
         }
     }
 }

@@ -31,20 +31,17 @@ impl Limiter {
         let (key, demand) = (self.key(request.key), self.demand(&request));
         // No future is made where nobody is waited for, and nothing is copied that was just written: the processor would
         // wait for it.
-        let decision = match self.is_warming() {
-            true => Box::pin(self.allow_warming(&key, &demand, &request)).await?,
-            false => match self.near(&key, &demand) {
-                Ok(Ok(decision)) => {
-                    self.0.client.counters.decided(&decision);
-                    return Ok(decision);
-                }
-                Ok(Err(far)) => {
-                    let outcome = Outcome::keeping(request.keeps_late_grant);
-                    let decided = self.far(far, &key, &demand, request.deadline, &outcome).await;
-                    self.allowed_on_failure(decided, &key, &demand, &outcome)?
-                }
-                Err(error) => self.allowed_on_failure(Err(error), &key, &demand, &Outcome::default())?,
-            },
+        let decision = match self.near(&key, &demand) {
+            Ok(Ok(decision)) => {
+                self.0.client.counters.decided(&decision);
+                return Ok(decision);
+            }
+            Ok(Err(far)) => {
+                let outcome = Outcome::keeping(request.keeps_late_grant);
+                let decided = self.far(far, &key, &demand, request.deadline, &outcome).await;
+                self.allowed_on_failure(decided, &key, &demand, &outcome)?
+            }
+            Err(error) => self.allowed_on_failure(Err(error), &key, &demand, &Outcome::default())?,
         };
         self.0.client.counters.decided(&decision);
         Ok(decision)
@@ -149,12 +146,9 @@ impl Limiter {
     pub async fn peek<'a>(&self, request: impl Into<Request<'a>>) -> Result<Decision, Error> {
         let request = request.into().checked()?;
         let key = self.key(request.key);
-        let demand = self.warmed(&key, &self.demand(&request));
+        let demand = self.demand(&request);
         let decided = self.peek_as(&key, &demand, request.deadline).await;
-        let decision =
-            self.or_on_failure(decided, &demand, &Outcome::default(), |windows, demand| windows.peek(&key, demand))?;
-        self.learn(&key, &decision, false);
-        Ok(self.told(&key, &demand, decision))
+        self.or_on_failure(decided, &demand, &Outcome::default(), |windows, demand| windows.peek(&key, demand))
     }
 
     /// The decision that a demand would get; nobody else decides where the server does not answer.

@@ -68,8 +68,11 @@ impl Limiter {
 }
 
 impl Decision {
-    /// Made with a share of the limit, which callers do not see.
+    /// Made with a share of the limit, which callers do not see unless it rises.
     pub(crate) fn of(self, demand: &Demand) -> Self {
-        Self { limit: demand.exact.quota.limit, ..self }
+        match demand.exact.warm_up {
+            Some(_) => self,
+            None => Self { limit: demand.exact.quota.limit, ..self },
+        }
     }
 }

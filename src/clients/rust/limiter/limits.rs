@@ -68,7 +68,7 @@ impl LimitsBuilder {
     }
 
     /// [`LimiterBuilder::cold`], of each.
-    pub fn cold(self, parts: f64) -> Self {
+    pub fn cold(self, parts: u64) -> Self {
         self.each(|limiter| limiter.cold(parts))
     }
 

@@ -6,18 +6,18 @@ mod builder;
 mod decide;
 mod fallback;
 mod limits;
-mod warming;
 
 use std::borrow::Cow;
 use std::fmt;
 use std::sync::{Arc, OnceLock};
 use std::time::{Duration, SystemTime};
 
+use swlimit_window::WarmUp;
+
 pub use self::builder::LimiterBuilder;
 pub(crate) use self::fallback::Policy;
 pub(crate) use self::limits::has_hash_tag;
 pub use self::limits::{Limits, LimitsBuilder};
-use self::warming::Warming;
 use crate::client::Client;
 use crate::clock::{ms, ms_up};
 use crate::deciding::eventual::Eventual;
@@ -47,8 +47,7 @@ struct Inner {
     on_failure: OnFailure,
     local_share: Share,
     failure_windows: OnceLock<Windows>,
-    /// Of a limit that rises after idleness.
-    warming: Option<Box<Warming>>,
+    warm_up: Option<WarmUp>,
 }
 
 /// A mode with what it needs.
@@ -96,9 +95,9 @@ impl Limiter {
     pub async fn record<'a>(&self, request: impl Into<Request<'a>>) -> Result<Decision, Error> {
         let request = request.into().checked()?;
         let key = self.key(request.key);
-        let demand = self.warmed(&key, &self.demand(&Request { partial: false, ..request }));
+        let demand = self.demand(&Request { partial: false, ..request });
         let age = request.age.map(ms);
-        let decision = match &self.0.deciding {
+        Ok(match &self.0.deciding {
             DecidingMode::Local(windows) => Source::Local.decided(windows.record(&key, &demand, age)?),
             DecidingMode::Eventual(_, eventual) => eventual.record(&key, &demand, request.age.unwrap_or_default()),
             mode => {
@@ -106,9 +105,7 @@ impl Limiter {
                 let reply = self.ask(mode.upstream()?, command, request.deadline).await?;
                 Source::Server.decided(reply.decision()?)
             }
-        };
-        self.learn(&key, &decision, false);
-        Ok(self.told(&key, &demand, decision))
+        })
     }
 
     /// Gives back up to `cost` units of the request: those that count [since](Request::since) an instant, or of an
@@ -197,13 +194,8 @@ impl Limiter {
     /// A request with this limiter's quota.
     pub(crate) fn demand(&self, request: &Request<'_>) -> Demand {
         let (cost, partial) = (request.cost, request.partial);
-        let exact = swlimit_window::Request {
-            quota: self.0.quota.exact(),
-            cost,
-            partial,
-            strict: self.0.strict,
-            warm_up: None,
-        };
+        let (quota, strict, warm_up) = (self.0.quota.exact(), self.0.strict, self.0.warm_up);
+        let exact = swlimit_window::Request { quota, cost, partial, strict, warm_up };
         Demand { exact, block: self.0.block }
     }
 

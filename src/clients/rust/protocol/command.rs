@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use swlimit_window::{Decision, Quota};
+use swlimit_window::{Decision, Quota, Request, WarmUp};
 
 use crate::demand::Demand;
 use crate::transport::{Reply, Words};
@@ -286,6 +286,22 @@ impl Command {
         )
     }
 
+    /// Whether it asks for limits that rise, which the first modules have not.
+    pub fn warms_up(&self) -> bool {
+        let warms_up = |demand: &Demand| demand.exact.warm_up.is_some();
+        match self {
+            Self::Allow { demand, .. }
+            | Self::Peek { demand, .. }
+            | Self::Record { demand, .. }
+            | Self::Acquire { demand, .. } => warms_up(demand),
+            Self::Mallow { members, .. } => members.iter().any(|(_, demand)| warms_up(demand)),
+            Self::Admit { members, .. } => {
+                members.iter().any(|(_, clause)| matches!(clause, Clause::Rate(demand) if warms_up(demand)))
+            }
+            _ => false,
+        }
+    }
+
     /// Units that this reply granted.
     pub fn granted(&self, reply: &Reply) -> u64 {
         match self {
@@ -359,19 +375,19 @@ impl Command {
     pub fn write_options(&self, to: &mut Writer<'_>) {
         match self {
             Self::Allow { demand, .. } => {
-                to.rate(demand).option("PARTIAL", demand.exact.partial).option("STRICT", demand.exact.strict);
-                to.duration("BLOCK", demand.block);
+                to.rate(demand).duration("BLOCK", demand.block);
             }
             Self::Peek { demand, .. } => {
-                to.rate(demand).option("PARTIAL", demand.exact.partial).option("STRICT", demand.exact.strict);
+                to.rate(demand);
             }
             Self::Record { demand, age, .. } => {
-                to.rate(demand).option("STRICT", demand.exact.strict);
-                to.duration("AGE", Some(*age).filter(|age| *age > 0)).duration("BLOCK", demand.block);
+                to.quota(&demand.exact.quota).cost(demand.exact.cost).option("STRICT", demand.exact.strict);
+                to.duration("AGE", Some(*age).filter(|age| *age > 0));
+                to.warm_up(demand.exact.warm_up).duration("BLOCK", demand.block);
             }
             Self::Acquire { demand, timeout, .. } => {
                 to.quota(&demand.exact.quota).ms(*timeout).cost(demand.exact.cost);
-                to.option("STRICT", demand.exact.strict);
+                to.option("STRICT", demand.exact.strict).warm_up(demand.exact.warm_up);
             }
             Self::Refund { units, counted, .. } => {
                 to.number(*units);
@@ -391,7 +407,7 @@ impl Command {
             Self::Unblock { .. } | Self::Info { .. } => {}
             Self::Mallow { members, strict } => {
                 for (_, demand) in members {
-                    to.quota(&demand.exact.quota).number(demand.exact.cost);
+                    to.member(demand);
                 }
                 to.option("STRICT", *strict);
             }
@@ -415,7 +431,7 @@ impl Command {
                 for (_, clause) in members {
                     match clause {
                         Clause::Rate(demand) => {
-                            to.text("RATE").quota(&demand.exact.quota).number(demand.exact.cost);
+                            to.text("RATE").member(demand);
                         }
                         Clause::Hold(hold) => {
                             to.text("HOLD").number(hold.limit).ms(hold.ttl).word(&hold.id).number(hold.cost);
@@ -517,7 +533,23 @@ impl Writer<'_> {
         self.number(hold.limit).ms(hold.ttl).word(&hold.id).cost(hold.cost)
     }
 
+    /// A request that is decided alone.
     fn rate(&mut self, demand: &Demand) -> &mut Self {
-        self.quota(&demand.exact.quota).cost(demand.exact.cost)
+        let Request { quota, cost, partial, strict, warm_up } = &demand.exact;
+        self.quota(quota).cost(*cost).option("PARTIAL", *partial).option("STRICT", *strict).warm_up(*warm_up)
+    }
+
+    /// One of several, which are all strict, or none of them is.
+    fn member(&mut self, demand: &Demand) -> &mut Self {
+        let Request { quota, cost, warm_up, .. } = &demand.exact;
+        self.quota(quota).number(*cost).warm_up(*warm_up)
+    }
+
+    fn warm_up(&mut self, warm_up: Option<WarmUp>) -> &mut Self {
+        self.duration("WARMUP", warm_up.map(WarmUp::duration));
+        match warm_up.map(WarmUp::cold) {
+            None | Some(WarmUp::COLD) => self,
+            Some(parts) => self.text("COLD").number(parts),
+        }
     }
 }

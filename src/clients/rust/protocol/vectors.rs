@@ -1,7 +1,7 @@
 //! Every command of `tests/conformance/vectors/commands.json`: its words, keys, script call and undo.
 
 use serde_json::Value;
-use swlimit_window::{Geometry, Quota, Request};
+use swlimit_window::{Geometry, Quota, Request, WarmUp};
 
 use super::command::Writer;
 use super::*;
@@ -42,7 +42,8 @@ fn demand(of: &Value) -> Demand {
     let quota = Quota { limit: number(of, "limit"), geometry };
     let option = |name: &str| of[name].as_bool().unwrap_or_default();
     let (partial, strict) = (option("partial"), option("strict"));
-    let exact = Request { quota, cost: number(of, "cost"), partial, strict, warm_up: None };
+    let warm_up = of["warm_up"].as_u64().and_then(|duration| WarmUp::new(duration, number(of, "cold")));
+    let exact = Request { quota, cost: number(of, "cost"), partial, strict, warm_up };
     Demand { exact, block: of["block"].as_u64().filter(|block| *block > 0) }
 }
 

@@ -86,6 +86,9 @@ const ROUGH: u64 = 1 << 48;
 /// table of slots, and clients close while requests are under way.
 const STRANGE: u64 = 1 << 49;
 
+/// From this seed on, half of the limits rise after idleness.
+const RISING: u64 = 1 << 50;
+
 const TIMEOUT: Duration = Duration::from_millis(50);
 const MODES: [Mode; 4] = [Mode::Direct, Mode::Cached, Mode::Leased, Mode::Eventual];
 /// Steps of a run.
@@ -188,7 +191,7 @@ impl What {
 
 /// What happened in a run that its promises depend on.
 struct Ledger {
-    used: Vec<(Instant, usize, u64, Source)>,
+    used: Vec<Used>,
     nodes: Vec<Trouble>,
     /// By client and node.
     failing: Vec<Vec<Failing>>,
@@ -205,6 +208,16 @@ struct Ledger {
     /// Units that requests have waited for which may be granted when nobody waits any more.
     waited_for: u64,
     coverage: Coverage,
+}
+
+/// Units that a decision granted.
+struct Used {
+    at: Instant,
+    key: usize,
+    units: u64,
+    source: Source,
+    /// What it said of the limit.
+    limit: u64,
 }
 
 /// What happened at all: nothing is found where nobody looks.
@@ -245,6 +258,7 @@ struct World {
     mode: Mode,
     quota: Quota,
     strict: bool,
+    warm_up: Option<Duration>,
     clients: Vec<Client>,
     limiters: Vec<Limiter>,
     keys: usize,
@@ -333,6 +347,7 @@ impl World {
         let (strict, keys, faults) = (rng.bool(), rng.usize(1..6), rng.u8(..4) > 0);
         let is_rough = seed >= ROUGH;
         let is_lossy = !is_rough || rng.u8(..3) > 0;
+        let warm_up = (seed >= RISING && rng.bool()).then(|| quota.window() * rng.u32(10..30));
         let ledger = Ledger {
             used: Vec::new(),
             nodes: vec![Trouble::default(); nodes],
@@ -353,6 +368,7 @@ impl World {
             mode,
             quota,
             strict,
+            warm_up,
             clients,
             limiters: Vec::new(),
             keys,
@@ -374,7 +390,8 @@ impl World {
     /// Nothing is granted but what the server counts, or is to count.
     fn limiter(&self, client: usize) -> Limiter {
         let builder = self.clients[client].limiter(self.quota).mode(self.mode).on_failure(OnFailure::Deny);
-        if self.strict { builder.strict() } else { builder }.build().unwrap()
+        let builder = if self.strict { builder.strict() } else { builder };
+        self.warm_up.into_iter().fold(builder, |builder, length| builder.warm_up(length)).build().unwrap()
     }
 
     /// A single client of mode eventual, which nothing disturbs, exceeds no limit.
@@ -517,7 +534,7 @@ impl World {
             }
             for (key, decision) in each {
                 let units = if is_granted { decision.units() } else { 0 };
-                ledger.used.push((Instant::now(), key, units, decision.source()));
+                ledger.used.push(Used::of(key, units, &decision));
                 ledger.coverage.decided.insert((mode, what, decision.source()));
                 let is_refused = ledger.is_refused(client, key, begun);
                 assert!(!is_refused || decision.source() == Source::Failure, "{decision:?} of a key that is refused");
@@ -799,7 +816,7 @@ impl World {
         // none, or another node that has the key, and while one is made, or a redirection followed, their time is up.
         for _ in 0..5 {
             if let Ok(decision) = limiter.allow(name).await {
-                self.ledger.lock().used.push((Instant::now(), key, decision.units(), decision.source()));
+                self.ledger.lock().used.push(Used::of(key, decision.units(), &decision));
                 if decision.source() != Source::Failure {
                     return;
                 }
@@ -865,8 +882,8 @@ impl World {
         let lost: u64 = self.clients.iter().map(|client| client.statistics()).map(|all| all.lost + all.refused).sum();
         let (counted, now) = (self.fake.counted(), Instant::now());
         let ledger = self.ledger.lock();
-        let used = ledger.used.iter().filter(|(at, .., source)| *source == Source::Eventual && *at + UNNOTICED < now);
-        let used: u64 = used.map(|(_, _, units, _)| units).sum();
+        let used = ledger.used.iter().filter(|used| used.source == Source::Eventual && used.at + UNNOTICED < now);
+        let used: u64 = used.map(|used| used.units).sum();
         assert!(counted + lost >= used, "{counted} of {used} counted, {lost} lost: not synchronized");
     }
 
@@ -876,7 +893,7 @@ impl World {
             self.clients.iter().map(|client| of(&client.statistics())).sum()
         };
         let used = |source: Source| -> u64 {
-            ledger.used.iter().filter(|(.., by)| *by == source).map(|(_, _, units, _)| units).sum()
+            ledger.used.iter().filter(|used| used.source == source).map(|used| used.units).sum()
         };
         let (counted, undelivered) = (self.fake.counted(), self.fake.undelivered());
         let (by_server, leased) = (used(Source::Server), used(Source::Lease));
@@ -919,7 +936,8 @@ impl World {
         }
     }
 
-    /// No span sees more units used than the limit, but where the server forgot, or its clock was set.
+    /// No span sees more units used than the limit, but where the server forgot, or its clock was set. Of a limit that rises
+    /// that is the most that was said of it within the span: nothing but its first request can have more.
     fn keeps_limit(&self, ledger: &Ledger, length: Duration) {
         if ledger.has_lost || ledger.has_jumped {
             return;
@@ -928,16 +946,23 @@ impl World {
         // A request is counted before its reply is seen.
         let span = self.quota.window().saturating_sub(length + resolution + LATE + TICK);
         for key in 0..self.keys {
-            let mut within: VecDeque<(Instant, u64)> = VecDeque::new();
-            for (at, _, units, _) in ledger.used.iter().filter(|(_, of, ..)| *of == key) {
-                within.push_back((*at, *units));
-                while within.front().is_some_and(|(first, _)| *at >= *first + span) {
+            let mut within: VecDeque<&Used> = VecDeque::new();
+            for used in ledger.used.iter().filter(|used| used.key == key && used.units > 0) {
+                within.push_back(used);
+                while within.front().is_some_and(|first| used.at >= first.at + span) {
                     within.pop_front();
                 }
-                let units: u64 = within.iter().map(|(_, units)| units).sum();
-                assert!(units <= self.quota.limit(), "{units} of {} in {span:?}", self.quota.limit());
+                let units: u64 = within.iter().map(|used| used.units).sum();
+                let limit = within.iter().map(|used| used.limit).max().unwrap_or_default();
+                assert!(units <= limit, "{units} of {limit} in {span:?}");
             }
         }
+    }
+}
+
+impl Used {
+    fn of(key: usize, units: u64, decision: &Decision) -> Self {
+        Self { at: Instant::now(), key, units, source: decision.source(), limit: decision.limit() }
     }
 }
 
@@ -1159,11 +1184,16 @@ fn a_quarter_of_a_million_strange_events() {
     simulate(STRANGE, 250_000).assert_decided();
 }
 
-/// As many as `SWLIMIT_EVENTS` says, from the seed `SWLIMIT_SEED` on, or a random strange one: see `scripts/simulate`.
+#[test]
+fn a_quarter_of_a_million_events_where_limits_rise() {
+    simulate(RISING, 250_000).assert_decided();
+}
+
+/// As many as `SWLIMIT_EVENTS` says, from the seed `SWLIMIT_SEED` on, or a random one where limits rise: see `scripts/simulate`.
 #[test]
 #[ignore = "as long as one likes"]
 fn any_number_of_events() {
     let number = |name| std::env::var(name).ok().map(|text| text.parse().expect(name));
-    let first = number("SWLIMIT_SEED").unwrap_or_else(|| STRANGE + fastrand::u64(..1 << 32));
+    let first = number("SWLIMIT_SEED").unwrap_or_else(|| RISING + fastrand::u64(..1 << 32));
     simulate(first, number("SWLIMIT_EVENTS").unwrap_or(500_000)).print();
 }

@@ -11,11 +11,11 @@ use super::document::{self, Descriptor, Document, RateLimit};
 use super::matching::MatchConditions;
 use super::networks::NetworkRules;
 use super::periods::Periods;
-use super::rule::{default_geometry, Level, Lifetime, Limit, Per, Policy, Rule, WarmUp};
+use super::rule::{default_geometry, warm_up, Level, Lifetime, Limit, Per, Policy, Rule};
 use crate::config::duration::Duration;
 use crate::config::error::ConfigError;
 use crate::config::path::PathRules;
-use crate::config::policy::{Cold, DecisionPolicy, Defaults, Mode, OnFailure, PolicyKeys};
+use crate::config::policy::{DecisionPolicy, Defaults, Mode, OnFailure, PolicyKeys};
 use crate::config::settings::Settings;
 
 /// A position in a file.
@@ -374,7 +374,10 @@ impl RateLimit {
             (None, Some(period)) => (Per::Period(self.periods(period)?), self.direct("a period", context)?),
             (None, None) => (Per::Window(self.geometry()?), self.policy().or(context.top).policy(context.defaults)?),
         };
-        let warm_up = self.warm_up(&per, policy.mode)?;
+        let warm_up = match &per {
+            Per::Window(geometry) => warm_up(self.warm_up.map(|Duration(ms)| ms), self.cold, geometry)?,
+            Per::Period(_) | Per::Hold(_) => None,
+        };
         let units = self.concurrency.or(self.requests_per_unit).unwrap_or_default();
         let units = self.priority.map_or(units, |share| share.units(units));
         let id = Some(context.limits);
@@ -392,20 +395,6 @@ impl RateLimit {
             is_shared: self.priority.is_some(),
             policy,
         }))
-    }
-
-    fn warm_up(&self, per: &Per, mode: Mode) -> Result<Option<WarmUp>, String> {
-        let (Some(Duration(length)), Per::Window(geometry)) = (self.warm_up, per) else {
-            return if self.cold.is_some() { Err("cold needs warm_up".into()) } else { Ok(None) };
-        };
-        let refused = match (mode, self.block) {
-            (Mode::Leased, _) => "warm_up does not go with mode leased",
-            (Mode::Eventual, _) => "warm_up does not go with mode eventual",
-            (_, Some(_)) => "warm_up does not go with block",
-            _ if length < 10 * geometry.window() => "warm_up must be at least ten times the window",
-            _ => return Ok(Some(WarmUp { length, cold: self.cold.unwrap_or(Cold::THREE) })),
-        };
-        Err(refused.into())
     }
 
     fn geometry(&self) -> Result<Geometry, String> {

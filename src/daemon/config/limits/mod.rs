@@ -26,7 +26,7 @@ use merge::{Context, Levels, MergedLevel};
 pub use networks::{NetworkDecision, NetworkRules};
 pub use periods::{Anchor, Periods};
 use rule::Level;
-pub use rule::{default_geometry, Lifetime, Limit, Per, Policy, Rule};
+pub use rule::{default_geometry, warm_up, Lifetime, Limit, Per, Policy, Rule};
 pub use template::joined;
 use wildcard::Wildcard;
 

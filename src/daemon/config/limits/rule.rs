@@ -4,7 +4,7 @@ use std::borrow::Cow;
 use std::fmt;
 use std::time::Duration;
 
-use swlimit_window::Geometry;
+use swlimit_window::{Geometry, WarmUp};
 
 use super::document::{Metadata, Unit};
 use super::entry::Entry;
@@ -48,18 +48,11 @@ pub struct Limit {
     pub block: Option<u64>,
     /// Hits are counted even when the limit denies.
     pub record: bool,
+    /// How the limit rises after idleness.
     pub warm_up: Option<WarmUp>,
     /// It has a priority. Its key leaves out a policy's name, and a descriptor's last entry, which names the priority.
     pub is_shared: bool,
     pub policy: DecisionPolicy,
-}
-
-/// How a limit rises after idleness.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-pub struct WarmUp {
-    /// How long, in ms.
-    pub length: u64,
-    pub cold: Cold,
 }
 
 /// How long the units of a limit count.
@@ -142,7 +135,7 @@ impl fmt::Display for Limit {
             Per::Window(geometry) => {
                 let [window, resolution] = [geometry.window(), geometry.resolution()].map(spelled);
                 write!(f, "{} per {window}, resolution {resolution}", self.units)?;
-                self.warm_up.map_or(Ok(()), |warm_up| write!(f, ", warm-up {}", spelled(warm_up.length)))
+                self.warm_up.map_or(Ok(()), |warm_up| write!(f, ", warm-up {}", spelled(warm_up.duration())))
             }
             Per::Period(periods) => write!(f, "{} per {periods}", self.units),
             Per::Hold(lifetime) => write!(f, "{} at once, each for at most {}", self.units, spelled(lifetime.ttl)),
@@ -166,6 +159,16 @@ impl Policy {
             None => self.key.fill(request).map(Some),
             Some(_) => Ok(None),
         }
+    }
+}
+
+/// How a limit with this window rises after idleness, in ms.
+pub fn warm_up(duration: Option<u64>, cold: Option<Cold>, geometry: &Geometry) -> Result<Option<WarmUp>, &'static str> {
+    match duration {
+        None if cold.is_some() => Err("cold needs warm_up"),
+        None => Ok(None),
+        Some(duration) if duration < 10 * geometry.window() => Err("warm_up must be at least ten times the window"),
+        Some(duration) => Ok(WarmUp::new(duration, cold.map_or(WarmUp::COLD, |Cold(parts)| parts))),
     }
 }
 

@@ -234,27 +234,25 @@ fn a_limit_sets_its_policy() {
 #[test]
 fn limits_that_rise_after_idleness() {
     let text = |written: &str| with_lines(&format!("    rate_limit: {{requests_per_unit: 60, {written}}}"));
-    for (written, length, cold) in [
-        ("unit: minute, warm_up: 10m", 600_000, 3.0),
-        ("unit: minute, warm_up: 1h, cold: 1.5, mode: direct", 3_600_000, 1.5),
+    for (written, duration, cold) in [
+        ("unit: minute, warm_up: 10m", 600_000, 3),
+        ("unit: minute, warm_up: 1h, cold: 2, mode: leased, block: 1h", 3_600_000, 2),
     ] {
         let all = limits(&text(written));
         let limit = only_limit(&all);
         let warm_up = limit.warm_up.unwrap();
-        assert_eq!((warm_up.length, warm_up.cold.parts()), (length, cold));
+        assert_eq!((warm_up.duration(), warm_up.cold()), (duration, cold));
         assert_eq!(limit.unnamed().warm_up, Some(warm_up));
         assert!(limit.to_string().contains(", warm-up 1"), "{limit}");
     }
     let merged = merged(&[&text("unit: minute, warm_up: 10m")], &[&text("cold: 4")]).unwrap();
-    assert_eq!(only_limit(&merged).warm_up.unwrap().cold.parts(), 4.0);
+    assert_eq!(only_limit(&merged).warm_up.unwrap().cold(), 4);
     for (written, expected) in [
         ("unit: minute, warm_up: 9m", "warm_up must be at least ten times the window"),
-        ("unit: minute, warm_up: 10m, mode: leased", "warm_up does not go with mode leased"),
-        ("unit: minute, warm_up: 10m, mode: eventual", "warm_up does not go with mode eventual"),
-        ("unit: minute, warm_up: 10m, block: 1h", "warm_up does not go with block"),
         ("unit: minute, cold: 2", "cold needs warm_up"),
-        ("unit: minute, warm_up: 10m, cold: 1", "cold must be above 1 and at most 1000, not 1"),
-        ("unit: minute, warm_up: 10m, cold: 1001", "cold must be above 1 and at most 1000, not 1001"),
+        ("unit: minute, warm_up: 10m, cold: 1", "cold must be an integer between 2 and 1000"),
+        ("unit: minute, warm_up: 10m, cold: 2.5", "cold must be an integer between 2 and 1000"),
+        ("unit: minute, warm_up: 10m, cold: 1001", "cold must be an integer between 2 and 1000"),
         ("period: day, warm_up: 10d", "`period` excludes `warm_up`"),
     ] {
         let error = error(&text(written));

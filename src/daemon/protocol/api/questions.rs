@@ -6,12 +6,12 @@ use std::time::Duration;
 use axum::http::StatusCode;
 use serde::Deserialize;
 use swlimit_client::{Period, Quota};
-use swlimit_window::{Geometry, MAX_EXACT};
+use swlimit_window::{Geometry, WarmUp, MAX_EXACT};
 
 use super::decode::{one, Id, Key, Span};
 use super::error::ErrorReply;
-use crate::config::limits::{default_geometry, Anchor, Lifetime, Limit, Per, Periods};
-use crate::config::policy::{DecisionPolicy, Mode, OnFailure, PolicyKeys};
+use crate::config::limits::{self, default_geometry, Anchor, Lifetime, Limit, Per, Periods};
+use crate::config::policy::{Cold, DecisionPolicy, Mode, OnFailure, PolicyKeys};
 use crate::config::settings::Settings;
 use crate::core::{Operation, Question, Refusal};
 use crate::observe::labels::Api;
@@ -37,6 +37,8 @@ pub struct LimitRequest {
     #[serde(default)]
     partial: bool,
     block: Option<Span>,
+    warm_up: Option<Span>,
+    cold: Option<Cold>,
     age: Option<Span>,
     timeout: Option<Span>,
     mode: Option<Mode>,
@@ -85,6 +87,8 @@ pub struct AdmitRequest {
     resolution: Option<Span>,
     #[serde(default)]
     strict: bool,
+    warm_up: Option<Span>,
+    cold: Option<Cold>,
     ttl: Option<Span>,
     id: Option<Id>,
     period: Option<Period>,
@@ -126,7 +130,8 @@ impl LimitRequest {
         let keys = PolicyKeys { mode: self.mode, on_failure: self.on_failure, ..PolicyKeys::default() };
         let policy = policy(keys.or(settings.policy()), settings)?;
         let limit = Limit::from_request(self.limit, Per::Window(geometry), policy);
-        let limit = Limit { strict: self.strict, block: self.block.map(|Span(ms)| ms), ..limit };
+        let warm_up = rising(self.warm_up, self.cold, &geometry)?;
+        let limit = Limit { strict: self.strict, block: self.block.map(|Span(ms)| ms), warm_up, ..limit };
         let key = self.key.name(&settings.prefix)?;
         let wait = (api == Api::Acquire).then(|| self.timeout()).transpose()?;
         let (partial, age) = (self.partial, self.age.map(Into::into));
@@ -179,7 +184,7 @@ impl BudgetRequest {
 impl AdmitRequest {
     pub fn question(&self, settings: &Settings) -> Result<Question<'_>, ErrorReply> {
         let (key, cost) = (self.key.name(&settings.prefix)?, units(self.cost)?);
-        let is_rate_only = self.resolution.is_some() || self.strict;
+        let is_rate_only = self.resolution.is_some() || self.strict || self.warm_up.is_some() || self.cold.is_some();
         let is_budget_only = self.time_zone.is_some() || self.anchor.is_some();
         let limit = match (self.window, self.ttl, self.period) {
             (Some(window), None, None) if self.id.is_none() && !is_budget_only => {
@@ -189,7 +194,8 @@ impl AdmitRequest {
                 let geometry = Geometry::new(window, resolution).expect("the quota has it");
                 let policy = policy(PolicyKeys { on_failure: self.on_failure, ..PolicyKeys::default() }, settings)?;
                 let limit = Limit::from_request(self.limit, Per::Window(geometry), policy);
-                Cow::Owned(Limit { strict: self.strict, ..limit })
+                let warm_up = rising(self.warm_up, self.cold, &geometry)?;
+                Cow::Owned(Limit { strict: self.strict, warm_up, ..limit })
             }
             (None, Some(ttl), None) if !is_rate_only && !is_budget_only => {
                 hold(self.limit, ttl, self.on_failure, settings)?
@@ -200,14 +206,19 @@ impl AdmitRequest {
             }
             _ => {
                 return Err(ErrorReply::invalid(
-                    "a limit is a rate with window (resolution, strict), a hold with ttl (id), or a budget with period \
-                     (time_zone, anchor)",
+                    "a limit is a rate with window (resolution, strict, warm_up, cold), a hold with ttl (id), or a \
+                     budget with period (time_zone, anchor)",
                 ));
             }
         };
         let id = self.id.as_ref().map(|Id(id)| Cow::Borrowed(&**id));
         Ok(Question { id, ..Question::new(limit, key, cost) })
     }
+}
+
+/// How a limit rises after idleness.
+fn rising(warm_up: Option<Span>, cold: Option<Cold>, geometry: &Geometry) -> Result<Option<WarmUp>, ErrorReply> {
+    limits::warm_up(warm_up.map(|Span(ms)| ms), cold, geometry).map_err(ErrorReply::invalid)
 }
 
 /// A limit of units held at the same time. `on_failure: local` is refused: this process cannot hold for its callers.

@@ -45,6 +45,7 @@ pub(crate) struct DenialCache {
 #[derive(Clone, Copy, Debug)]
 struct KnownDenial {
     demand: Demand,
+    limit: u64,
     remaining: u64,
     retry_at: Instant,
     reset_at: Instant,
@@ -139,7 +140,8 @@ impl DenialCache {
             return;
         }
         let (retry_at, reset_at) = (heard + wait, heard + Duration::from_millis(denied.reset_after));
-        let denial = KnownDenial { demand: *demand, remaining: denied.remaining, retry_at, reset_at };
+        let Exact { limit, remaining, .. } = *denied;
+        let denial = KnownDenial { demand: *demand, limit, remaining, retry_at, reset_at };
         let name = self.name(key);
         let memory = self.keys.get_or_make(&name, Memory::new);
         let includes = |new: &KnownDenial, old: &KnownDenial| old.demand.is_denied_with(&new.demand);
@@ -228,7 +230,7 @@ impl KnownDenial {
         demand.is_denied_with(&self.demand).then(|| {
             Source::Cache.decided(Exact {
                 granted: 0,
-                limit: demand.exact.quota.limit,
+                limit: self.limit,
                 remaining: self.remaining,
                 retry_after: (!demand.never_fits()).then(|| ms_up(self.retry_at.saturating_duration_since(now))),
                 reset_after: ms(self.reset_at.saturating_duration_since(now)),

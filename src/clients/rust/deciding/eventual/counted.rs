@@ -66,6 +66,7 @@ pub(super) struct Doubted {
 struct Global {
     /// The key was part of every synchronization since.
     is_recent: bool,
+    limit: u64,
     remaining: u64,
     retry_at: Instant,
     reset_at: Instant,
@@ -107,7 +108,7 @@ impl Counted {
         let wait = |at: Instant| ms_up(at.saturating_duration_since(now));
         Exact {
             granted,
-            limit: demand.exact.quota.limit,
+            limit: self.global.as_ref().map_or(demand.exact.quota.limit, |global| global.limit),
             remaining: available,
             retry_after: match granted {
                 0 if demand.never_fits() => None,
@@ -228,6 +229,7 @@ impl Counted {
         self.refused = None;
         self.global = Some(Global {
             is_recent: true,
+            limit: global.limit,
             remaining: global.remaining,
             retry_at: at(global.retry_after),
             reset_at: at(Some(global.reset_after)),

@@ -79,7 +79,7 @@ struct Key(Mutex<Counted>);
 struct Queued {
     key: Arc<[u8]>,
     counts: Arc<Key>,
-    /// The quota, with a cost of no meaning.
+    /// Of the request that queued it.
     demand: Demand,
 }
 
@@ -505,7 +505,9 @@ impl Queued {
             Demand { exact, ..self.demand }
         };
         if units.is_empty() {
-            return vec![Command::peek(&self.key, &of(1))];
+            // Of a key that was idle, a rising limit lets through what is asked for, whatever that costs.
+            let cost = self.demand.exact.warm_up.map_or(1, |_| self.demand.exact.cost);
+            return vec![Command::peek(&self.key, &of(cost))];
         }
         let record = |batch: &UsedUnits| {
             let age = ms(now.saturating_duration_since(batch.at));

@@ -20,7 +20,7 @@ use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, AtomicUsize, Ordering}
 use std::sync::Arc;
 
 use parking_lot::Mutex;
-use swlimit_window::Decision as Exact;
+use swlimit_window::{Decision as Exact, Request};
 use tokio::sync::Notify;
 use tokio::time::{timeout_at, Duration, Instant};
 
@@ -34,8 +34,8 @@ use crate::decision::{Decision, Source};
 use crate::demand::Demand;
 use crate::error::{Cause, Error};
 use crate::keyed::{Bounded, Keep};
+use crate::mode::Share;
 use crate::protocol::Command;
-use crate::quota::Quota;
 use crate::reason::Reason;
 use crate::statistics::Count;
 use crate::transport::Reply;
@@ -55,9 +55,10 @@ pub(crate) struct Core {
     upstream: Arc<Upstream>,
     denial_cache: Arc<DenialCache>,
     keys: Bounded<Arc<Leased>>,
-    terms: Terms,
+    length: Duration,
+    share: Share,
     /// A unit of its limit.
-    demand: Demand,
+    unit: Request,
     /// For so long it is tried to give units back.
     patience: Duration,
     /// Leases by their end, and by when they may have to be renewed.
@@ -102,25 +103,25 @@ pub(crate) enum Elsewhere {
 }
 
 impl Leases {
-    /// Leases of units of a limit, at most so many, and for so long, of at most so many keys.
+    /// Leases of units of a limit, at most this share of it, and for so long, of at most so many keys.
     pub fn new(
         upstream: Arc<Upstream>,
         denial_cache: Arc<DenialCache>,
-        (quota, strict): (&Quota, bool),
+        unit: Request,
         length: Option<Duration>,
-        most: u64,
+        share: Share,
         max_keys: usize,
     ) -> Self {
-        let length = length.unwrap_or_else(|| LONGEST.min(quota.resolution()));
-        let demand = Demand::of(quota);
-        let exact = swlimit_window::Request { strict, ..demand.exact };
+        let geometry = unit.quota.geometry;
+        let [window, resolution] = [geometry.window(), geometry.resolution()].map(Duration::from_millis);
         Self(Arc::new(Core {
             upstream,
             denial_cache,
             keys: Bounded::new(max_keys),
-            terms: Terms { length, most },
-            demand: Demand { exact, ..demand },
-            patience: PATIENCE.min(quota.window() + quota.resolution()),
+            length: length.unwrap_or_else(|| LONGEST.min(resolution)),
+            share,
+            unit,
+            patience: PATIENCE.min(window + resolution),
             ends: Mutex::default(),
             numbers: AtomicU64::new(0),
             returning: Mutex::default(),
@@ -157,7 +158,7 @@ impl Leases {
         match *elsewhere {
             Elsewhere::Waits(reserved) => {
                 reserved.settled(deadline).await?;
-                reserved.decided(demand)
+                reserved.decided()
             }
             Elsewhere::Asks(leased, landing) => self.0.ask(leased, demand, landing, deadline).await,
         }
@@ -260,7 +261,7 @@ impl Landing {
             core.denial_cache.denied_often(&leased.key);
             core.denial_cache.denied(&core.upstream, &leased.key, demand, &denied, settled.sent, *ticket);
         }
-        core.ends_at(flight.until(core.terms), leased, back);
+        core.ends_at(flight.until(core.length), leased, back);
     }
 
     /// The server refused.
@@ -314,8 +315,8 @@ impl Reserved {
     }
 
     /// What became of it.
-    fn decided(&self, demand: &Demand) -> Result<Decision, Error> {
-        let claimed = self.leased.hand.lock().claimed(self.number, demand.exact.quota.limit, awake());
+    fn decided(&self) -> Result<Decision, Error> {
+        let claimed = self.leased.hand.lock().claimed(self.number, awake());
         match claimed {
             Some(Claimed::Decided(decision)) => Ok(decision),
             Some(Claimed::Lost(Some(refusal))) => Err(self.core.upstream.error(refusal, &self.leased.key)),
@@ -343,13 +344,18 @@ impl Drop for Reserved {
 
 impl Core {
     fn leased(&self, key: &[u8]) -> Leased {
-        let hand = Mutex::new(Hand::new(self.terms, self.trip(key), awake()));
+        let hand = Mutex::new(Hand::new(self.terms(self.unit.quota.limit), self.trip(key), awake()));
         Leased { key: key.into(), hand, landed: Notify::new() }
+    }
+
+    /// The terms at a limit.
+    fn terms(&self, limit: u64) -> Terms {
+        Terms { length: self.length, most: self.share.units(limit), limit }
     }
 
     /// How long a round trip takes, at most. Where nothing is known, no lease is taken.
     fn trip(&self, key: &[u8]) -> Duration {
-        self.upstream.longest_trip(key).unwrap_or(self.terms.length)
+        self.upstream.longest_trip(key).unwrap_or(self.length)
     }
 
     #[inline]
@@ -358,8 +364,7 @@ impl Core {
         leased: &Arc<Leased>,
         demand: &Demand,
     ) -> Result<Result<Decision, Box<Elsewhere>>, Error> {
-        let limit = demand.exact.quota.limit;
-        let step = leased.hand.lock().decide(ask_of(demand), limit, awake(), || self.known(&leased.key, demand));
+        let step = leased.hand.lock().decide(ask_of(demand), awake(), || self.known(&leased.key, demand));
         let elsewhere = |of| Ok(Err(Box::new(of)));
         match step {
             Step::Granted(decision, None) | Step::Denied(decision, None) => Ok(Ok(decision)),
@@ -392,8 +397,8 @@ impl Core {
 
     /// How a flight is to land, if it may begin.
     fn landing(self: &Arc<Self>, leased: &Arc<Leased>, flight: Flight) -> Option<Landing> {
-        let exact = swlimit_window::Request { cost: flight.cost, ..self.demand.exact };
-        let (demand, ticket) = (Demand { exact, ..self.demand }, self.denial_cache.ticket(&leased.key));
+        let demand = Demand { exact: Request { cost: flight.cost, ..self.unit }, block: None };
+        let ticket = self.denial_cache.ticket(&leased.key);
         self.flying.fetch_add(1, Ordering::AcqRel);
         self.flying_units.fetch_add(flight.units, Ordering::AcqRel);
         let landing = Landing { core: Arc::clone(self), leased: Arc::clone(leased), flight, demand, ticket };
@@ -484,7 +489,7 @@ impl Core {
                 false
             }
         };
-        let (length, timeout) = (self.terms.length, self.upstream.timeout());
+        let (length, timeout) = (self.length, self.upstream.timeout());
         if in_a_row(&self.far, trip > length / 2) {
             tracing::warn!(?trip, ?length, "leases would end before they are used: set a longer lease_length");
         }
@@ -572,8 +577,8 @@ fn one_of_several<'a>(upstream: &Upstream, reply: &'a Reply) -> &'a Reply {
 impl Core {
     /// The server said this of a key.
     fn heard(&self, leased: &Leased, decision: &Exact) {
-        let trip = self.trip(&leased.key);
-        leased.hand.lock().heard(decision, trip, awake());
+        let (terms, trip) = (self.terms(decision.limit), self.trip(&leased.key));
+        leased.hand.lock().heard(decision, terms, trip, awake());
         self.heard_from(trip);
     }
 
@@ -589,7 +594,7 @@ impl Core {
         let units = decision.granted;
         self.upstream.count(Count::Leased, units);
         let Some(since) = since else { return self.upstream.count(Count::WrittenOff, units) };
-        let (until, server) = (begun + self.terms.length, settled.connection.identity().cloned());
+        let (until, server) = (begun + self.length, settled.connection.identity().cloned());
         let back = leased.hand.lock().keep(GrantedUnits { units, since, until, server }, awake());
         self.ends_at(until, leased, back);
     }

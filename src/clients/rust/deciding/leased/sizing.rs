@@ -18,6 +18,8 @@ pub(crate) struct Terms {
     pub length: Duration,
     /// The most units of a key, in hand and on their way.
     pub most: u64,
+    /// What the server last said of the limit, which may rise.
+    pub limit: u64,
 }
 
 /// The demand for a key.
@@ -108,7 +110,7 @@ mod tests {
 
     use super::*;
 
-    const TERMS: Terms = Terms { length: Duration::from_secs(1), most: 100 };
+    const TERMS: Terms = Terms { length: Duration::from_secs(1), most: 100, limit: 1_000 };
     const TRIP: Duration = Duration::from_millis(10);
 
     fn need(rate: f64) -> Need {

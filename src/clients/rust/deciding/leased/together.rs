@@ -35,7 +35,7 @@ pub(crate) fn together<'a>(
     let part = |(leases, key, demand): (Option<&Leases>, &[u8], &Demand)| {
         let core = Arc::clone(&leases?.0);
         let leased = core.keys.get_or_make(key, || core.leased(key));
-        let is_leasable = core.terms.cover(demand.exact.cost);
+        let is_leasable = leased.hand.lock().covers(demand.exact.cost);
         let (demand, begun) = (*demand, awake());
         Some(Part { core, leased, demand, begun, is_leasable, landing: None, reserved: None })
     };
@@ -94,7 +94,7 @@ pub(crate) async fn from_landed(mut parts: Vec<Option<Part>>, deadline: Instant)
     }
     let failed = |part: &Part| {
         let reserved = part.reserved.as_ref().filter(|reserved| reserved.standing() == Standing::Failed)?;
-        Some(reserved.decided(&part.demand))
+        Some(reserved.decided())
     };
     let each = parts.iter().flatten().map(|part| failed(part).unwrap_or_else(|| Ok(part.demand.not_asked())));
     let each = each.collect::<Result<Vec<_>, _>>()?;
@@ -114,7 +114,7 @@ fn granted(parts: &mut [Option<Part>]) -> Option<Decisions> {
     if !parts.iter().all(|part| part.as_ref().is_some_and(is_granted)) {
         return None;
     }
-    let decided = |part: &Part| part.reserved.as_ref()?.decided(&part.demand).ok();
+    let decided = |part: &Part| part.reserved.as_ref()?.decided().ok();
     let each = parts.iter().flatten().filter_map(decided).collect();
     parts.iter_mut().flatten().for_each(Part::renew);
     Some(Decisions { granted: true, each })
@@ -145,8 +145,9 @@ impl Part {
     }
 
     fn keep_for(&mut self, claim: impl FnOnce(&mut Hand, &Demand) -> Option<u64>) -> bool {
-        if self.reserved.is_none() && self.core.terms.cover(self.demand.exact.cost) {
-            let number = claim(&mut self.leased.hand.lock(), &self.demand);
+        if self.reserved.is_none() {
+            let mut hand = self.leased.hand.lock();
+            let number = hand.covers(self.demand.exact.cost).then(|| claim(&mut hand, &self.demand)).flatten();
             let of = |number| Reserved { core: Arc::clone(&self.core), leased: Arc::clone(&self.leased), number };
             self.reserved = number.map(of);
         }
@@ -171,8 +172,7 @@ impl Part {
         if !self.is_leasable || self.core.upstream.is_unavailable(&self.leased.key) {
             return None;
         }
-        let limit = self.demand.exact.quota.limit;
-        let (decision, flight) = self.leased.hand.lock().dry_denial(ask_of(&self.demand), limit, awake())?;
+        let (decision, flight) = self.leased.hand.lock().dry_denial(ask_of(&self.demand), awake())?;
         if let Some(flight) = flight {
             self.core.send(&self.leased, flight);
         }

@@ -117,6 +117,7 @@ impl Command {
     /// words. `None` where only words say it.
     fn packed(&self) -> Option<Vec<u8>> {
         match self {
+            _ if self.warms_up() => None,
             Self::Allow { demand, .. } if demand.block.is_none() => packed(COUNT, [&demand.exact]),
             Self::Peek { demand, .. } => packed(0, [&demand.exact]),
             Self::Mallow { members, strict } if members.len() > 1 => {

@@ -469,6 +469,9 @@ impl Inner {
         if self.module == Module::Never && command.is_known_by_name(&reply) {
             return Reply::Error(format!("ERR unknown command '{}'", command.name()));
         }
+        if command.warms_up() && !self.dialect().has(Dialect::SCRIPT) && is_of_older_module(&reply) {
+            return Reply::Error(format!("{TOO_OLD}WARMUP"));
+        }
         command.unpacked(reply)
     }
 }
@@ -476,6 +479,12 @@ impl Inner {
 /// Whether the reply to a command's name alone says that the server knows the command.
 fn is_known(reply: &Reply) -> bool {
     let is = |text: &String| text.starts_with("ERR wrong number of arguments") || text.starts_with("NOPERM ");
+    matches!(reply, Reply::Error(text) if is(text))
+}
+
+/// Whether a module that knows no WARMUP refused a command with it: as an option, or in the place of a limit.
+fn is_of_older_module(reply: &Reply) -> bool {
+    let is = |text: &String| text == "ERR syntax error near 'WARMUP'" || text.starts_with("ERR limit must be");
     matches!(reply, Reply::Error(text) if is(text))
 }
 

@@ -1,9 +1,9 @@
 //! What the server answers about holds.
 
 use swlimit_hold::{Decision, Holds, KeyDigest, Request, Reservation, Reserved, Verdict};
-use swlimit_window::{Entry, Recording};
+use swlimit_window::{Entry, Recording, WarmUp};
 
-use super::server::{demand, five, Server};
+use super::server::{clauses, five, member, Server};
 use crate::transport::Reply;
 
 impl Server {
@@ -30,25 +30,26 @@ impl Server {
     /// `ADMIT numkeys key [key …] clause [clause …]`, of rates and holds.
     pub fn admit(&mut self, text: &[String], words: &[Vec<u8>], now: u64, changed: &mut Vec<Vec<u8>>) -> Reply {
         let count: usize = text[1].parse().unwrap();
-        let members: Vec<_> =
-            (0..count).zip(text[2 + count..].chunks(5)).map(|(at, clause)| (2 + at, clause)).collect();
+        let clauses = clauses(text, count, 5).into_iter().enumerate();
+        // Each with the places of its key and its id.
+        let members: Vec<_> = clauses.map(|(at, clause)| (2 + at, clause.start + 3, &text[clause])).collect();
         let is_hold = |clause: &[String]| clause[0] == "HOLD";
-        let id_of = |at: usize| words[2 + count + 5 * (at - 2) + 3].clone();
-        let first = members.iter().find(|(_, clause)| is_hold(clause)).map(|(at, _)| (words[*at].clone(), id_of(*at)));
+        let first = members.iter().find(|(.., clause)| is_hold(clause));
+        let first = first.map(|(at, id, _)| (words[*at].clone(), words[*id].clone()));
         let kept = first.as_ref().and_then(|(key, id)| {
             let hold = self.holds.get(key)?.get(id, now)?;
             Some(hold.reserved().to_vec()).filter(|reserved| !reserved.is_empty())
         });
         // With `apply` each is taken; without, only looked at.
         let mut each = |server: &mut Self, apply: bool| -> Vec<(u64, Reply, Option<Reserved>)> {
-            let one = |&(at, clause): &(usize, &[String])| {
+            let one = |&(at, id, clause): &(usize, usize, &[String])| {
                 let key = &words[at];
                 if is_hold(clause) {
-                    let id = id_of(at);
+                    let id = &words[id];
                     let request = Request {
                         limit: clause[1].parse().unwrap(),
                         ttl: ms(&clause[2]),
-                        id: &id,
+                        id,
                         cost: clause[4].parse().unwrap(),
                     };
                     let holds = server.holds.entry(key.clone()).or_default();
@@ -56,7 +57,7 @@ impl Server {
                         Verdict::Denied(decision) => decision,
                         Verdict::Renewed(decision) => {
                             if apply {
-                                holds.renew(&id, now + request.ttl);
+                                holds.renew(id, now + request.ttl);
                             }
                             decision
                         }
@@ -66,10 +67,10 @@ impl Server {
                         }
                         Verdict::Granted(_) => Holds::peek(Some(holds), now, &request),
                     };
-                    let of = Reserved::Hold { id: id.into(), token: decision.token };
+                    let of = Reserved::Hold { id: id.clone().into(), token: decision.token };
                     return (decision.granted, six(decision), Some(of));
                 }
-                let demand = demand(&[&clause[1..4], &["COST".into(), clause[4].clone()]].concat()).0;
+                let demand = member(&clause[1..]);
                 let entry = server.keys.entry(key.clone()).or_default();
                 let looked = Entry::peek(Some(entry), now, &demand).unwrap();
                 if kept.is_some() {
@@ -80,7 +81,7 @@ impl Server {
                         let of = Reserved::Rate {
                             instant: units.instant(),
                             geometry: demand.quota.geometry,
-                            warms_up: false,
+                            warms_up: demand.warm_up.is_some(),
                         };
                         let decision = units.apply(entry);
                         *server.counted.entry(key.clone()).or_default() += demand.cost;
@@ -96,8 +97,8 @@ impl Server {
         let is_granted = looked.iter().all(|(granted, ..)| *granted > 0);
         let taken = if is_granted { each(self, true) } else { looked };
         if let Some((key, id)) = first.filter(|_| is_granted && kept.is_none()) {
-            let others = members.iter().zip(&taken).filter(|((at, _), _)| words[*at] != key);
-            let reserved = others.map(|((at, clause), (_, _, of))| Reservation {
+            let others = members.iter().zip(&taken).filter(|((at, ..), _)| words[*at] != key);
+            let reserved = others.map(|((at, _, clause), (.., of))| Reservation {
                 key: KeyDigest::of(&words[*at]),
                 units: clause[4].parse().unwrap(),
                 of: of.clone().unwrap(),
@@ -122,7 +123,7 @@ impl Server {
         let changes = hold.reserved().iter().zip(&keys[1..]).zip(used).map(|((reserved, key), used)| {
             let (unused, beyond) = (reserved.units.saturating_sub(used), used.saturating_sub(reserved.units));
             match &reserved.of {
-                Reserved::Rate { instant, geometry, .. } => {
+                Reserved::Rate { instant, geometry, warms_up } => {
                     let entry = self.keys.entry(key.clone()).or_default();
                     if beyond > 0 {
                         let quota = swlimit_window::Quota { limit: 0, geometry: *geometry };
@@ -131,7 +132,7 @@ impl Server {
                             cost: beyond,
                             partial: false,
                             strict: false,
-                            warm_up: None,
+                            warm_up: WarmUp::new(1, WarmUp::COLD).filter(|_| *warms_up),
                         };
                         let Ok(Recording::Counted(record)) = Entry::record(Some(entry), now, None, &request) else {
                             return 0;

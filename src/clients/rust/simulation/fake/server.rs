@@ -1,9 +1,10 @@
 //! A server: its keys, and what it answers.
 
 use std::collections::HashMap;
+use std::ops::Range;
 
 use swlimit_hold::Holds;
-use swlimit_window::{Decision, Entry, Geometry, Quota, Recording, Verdict};
+use swlimit_window::{Decision, Entry, Geometry, Quota, Recording, Verdict, WarmUp};
 
 use crate::transport::Reply;
 
@@ -249,14 +250,9 @@ impl Server {
     fn mallow(&mut self, text: &[String], words: &[Vec<u8>], now: u64, changed: &mut Vec<Vec<u8>>) -> Reply {
         let count: usize = text[1].parse().unwrap();
         let strict = text.last().unwrap() == "STRICT";
-        let members: Vec<_> = (0..count)
-            .map(|member| {
-                let quota = &text[2 + count + 4 * member..][..4];
-                let mut demand = demand(&[&quota[..3], &["COST".into(), quota[3].clone()]].concat()).0;
-                demand.strict = strict;
-                (words[2 + member].clone(), demand)
-            })
-            .collect();
+        let clauses = clauses(text, count, 4).into_iter().zip(&words[2..]);
+        let of = |clause: Range<usize>| swlimit_window::Request { strict, ..member(&text[clause]) };
+        let members: Vec<_> = clauses.map(|(clause, key)| (key.clone(), of(clause))).collect();
         let denied =
             members.iter().any(|(key, demand)| Entry::peek(self.keys.get(key), now, demand).unwrap().granted == 0);
         let mut replies = vec![Reply::Integer(i64::from(!denied))];
@@ -275,23 +271,44 @@ impl Server {
     }
 }
 
-/// `limit window resolution [COST n] [PARTIAL] [STRICT] [AGE ms] [BLOCK ms]`: the demand, and the durations by their
+/// Where the clauses of several limits are: so many, each of so many words, and of how its limit rises.
+pub(super) fn clauses(text: &[String], count: usize, length: usize) -> Vec<Range<usize>> {
+    let mut next = 2 + count;
+    let clause = |_| {
+        let begin = next;
+        next += length;
+        for option in ["WARMUP", "COLD"] {
+            next += if text.get(next).is_some_and(|word| word == option) { 2 } else { 0 };
+        }
+        begin..next
+    };
+    (0..count).map(clause).collect()
+}
+
+/// `limit window resolution cost [WARMUP ms [COLD n]]`
+pub(super) fn member(words: &[String]) -> swlimit_window::Request {
+    demand(&[&words[..3], &["COST".into()], &words[3..]].concat()).0
+}
+
+/// `limit window resolution [COST n] [PARTIAL] [STRICT] [AGE ms] [WARMUP ms [COLD n]] [BLOCK ms]`: the demand, and the durations by their
 /// names.
 pub(super) fn demand(words: &[String]) -> (swlimit_window::Request, HashMap<&str, u64>) {
     let ms = |word: &String| swlimit_window::duration_or_zero(word.as_bytes()).unwrap();
     let geometry = Geometry::new(ms(&words[1]), ms(&words[2])).unwrap();
     let quota = Quota { limit: words[0].parse().unwrap(), geometry };
     let mut demand = swlimit_window::Request { quota, cost: 1, partial: false, strict: false, warm_up: None };
-    let mut durations = HashMap::new();
+    let (mut durations, mut cold) = (HashMap::new(), WarmUp::COLD);
     let mut options = words[3..].iter();
     while let Some(option) = options.next() {
         match option.as_str() {
             "COST" => demand.cost = options.next().unwrap().parse().unwrap(),
             "PARTIAL" => demand.partial = true,
             "STRICT" => demand.strict = true,
+            "COLD" => cold = options.next().unwrap().parse().unwrap(),
             name => drop(durations.insert(name, ms(options.next().unwrap()))),
         }
     }
+    demand.warm_up = durations.get("WARMUP").map(|duration| WarmUp::new(*duration, cold).unwrap());
     (demand, durations)
 }
 

@@ -183,8 +183,8 @@ impl Claim {
 
 impl Flight {
     /// When the units it brings end.
-    pub fn until(&self, terms: Terms) -> Instant {
-        self.sent + terms.length
+    pub fn until(&self, length: Duration) -> Instant {
+        self.sent + length
     }
 }
 
@@ -209,25 +209,30 @@ impl Hand {
 
     /// What is done about a request. `known` says what somebody else knows of it.
     #[inline]
-    pub fn decide<K>(&mut self, ask: Ask, limit: u64, now: Instant, known: impl FnOnce() -> Option<K>) -> Step<K> {
-        if !self.terms.cover(ask.cost) {
+    pub fn decide<K>(&mut self, ask: Ask, now: Instant, known: impl FnOnce() -> Option<K>) -> Step<K> {
+        if !self.covers(ask.cost) {
             return known().map_or(Step::Own(None), Step::Known);
         }
         self.asked(ask.cost, true, now);
-        if let Some(decision) = self.take(ask.cost, limit, now) {
+        if let Some(decision) = self.take(ask.cost, now) {
             return Step::Granted(decision, self.renewal(now));
         }
         if let Some(known) = known() {
             self.knew(ask.cost);
             return Step::Known(known);
         }
-        if let Some((decision, flight)) = self.dry_denial(ask, limit, now) {
+        if let Some((decision, flight)) = self.dry_denial(ask, now) {
             return Step::Denied(decision, flight);
         }
         match self.claim(ask, now) {
             Some(claim) => Step::Claimed(claim),
             None => Step::Own(self.beside(now)),
         }
+    }
+
+    /// Whether leases decide requests of this cost.
+    pub fn covers(&self, cost: u64) -> bool {
+        self.terms.cover(cost)
     }
 
     /// A request for the key came; `is_leasable` if leases can decide it.
@@ -246,7 +251,7 @@ impl Hand {
 
     /// Grants a request, if there are as many units in hand.
     #[inline]
-    pub fn take(&mut self, cost: u64, limit: u64, now: Instant) -> Option<Decision> {
+    pub fn take(&mut self, cost: u64, now: Instant) -> Option<Decision> {
         let units = self.units(now);
         if units < cost {
             return None;
@@ -254,7 +259,7 @@ impl Hand {
         let mut since = u64::MAX;
         // No later than any of them was counted.
         self.draw(cost, now, |batch, _| since = since.min(batch.since));
-        Some(self.granted(cost, limit, units - cost, since, now))
+        Some(self.granted(cost, units - cost, since, now))
     }
 
     /// Takes units that are in hand; says from which batch, and how many.
@@ -289,10 +294,10 @@ impl Hand {
         number
     }
 
-    fn granted(&self, cost: u64, limit: u64, in_hand: u64, since: u64, now: Instant) -> Decision {
+    fn granted(&self, cost: u64, in_hand: u64, since: u64, now: Instant) -> Decision {
         let reset_after = ms(self.reset_at.saturating_duration_since(now));
         let remaining = self.remaining + in_hand;
-        let exact = Exact { granted: cost, limit, remaining, retry_after: Some(0), reset_after };
+        let exact = Exact { granted: cost, limit: self.terms.limit, remaining, retry_after: Some(0), reset_after };
         Source::Lease.decided(exact).counted_since(Some(since))
     }
 
@@ -333,7 +338,7 @@ impl Hand {
     }
 
     /// The denial of a request for a hot key that is dry, and the flight that asks about it now and then.
-    pub fn dry_denial(&mut self, ask: Ask, limit: u64, now: Instant) -> Option<(Decision, Option<Flight>)> {
+    pub fn dry_denial(&mut self, ask: Ask, now: Instant) -> Option<(Decision, Option<Flight>)> {
         let dry = self.dry.filter(|_| self.demand.is_hot && !ask.is_blocking)?;
         // What was known ends at once for all processes when units come free. Of smaller requests nothing is known.
         let is_over = match ask.cost >= dry.cost {
@@ -347,13 +352,13 @@ impl Hand {
             false => None,
         };
         let expected = self.flights.iter().map(|flight| flight.due).min().unwrap_or(next + self.trip);
-        Some((self.denied(limit, expected, now), flight))
+        Some((self.denied(expected, now), flight))
     }
 
-    fn denied(&self, limit: u64, retry_at: Instant, now: Instant) -> Decision {
+    fn denied(&self, retry_at: Instant, now: Instant) -> Decision {
         let retry_after = ms_up(retry_at.saturating_duration_since(now)).max(1);
         let reset_after = ms(self.reset_at.saturating_duration_since(now));
-        let remaining = self.units(now);
+        let (limit, remaining) = (self.terms.limit, self.units(now));
         Source::Lease.decided(Exact { granted: 0, limit, remaining, retry_after: Some(retry_after), reset_after })
     }
 
@@ -382,7 +387,7 @@ impl Hand {
     }
 
     /// What became of a claim; `None` while nothing did.
-    pub fn claimed(&mut self, number: u64, limit: u64, now: Instant) -> Option<Claimed> {
+    pub fn claimed(&mut self, number: u64, now: Instant) -> Option<Claimed> {
         let at = self.claims.iter().position(|claim| claim.number == number)?;
         if let State::Awaited(_) = self.claims[at].state {
             return None;
@@ -392,11 +397,11 @@ impl Hand {
             State::Awaited(_) => return None,
             State::Granted(units) => {
                 let since = units.iter().map(|units| units.since).min().unwrap_or_default();
-                Claimed::Decided(self.granted(cost, limit, self.units(now), since, now))
+                Claimed::Decided(self.granted(cost, self.units(now), since, now))
             }
             State::Denied => {
                 let retry_at = self.dry.map_or(now + self.trip, |dry| dry.retry_at);
-                Claimed::Decided(self.denied(limit, retry_at, now))
+                Claimed::Decided(self.denied(retry_at, now))
             }
             State::Lost(refusal) => Claimed::Lost(refusal),
         })
@@ -423,7 +428,7 @@ impl Hand {
     pub fn landed(&mut self, number: u64, landed: Landed, now: Instant) -> Option<GrantedUnits> {
         let at = self.flights.iter().position(|flight| flight.number == number)?;
         let flight = self.flights.remove(at);
-        let until = flight.until(self.terms);
+        let until = flight.until(self.terms.length);
         self.dry = (landed.units < flight.units).then(|| Dry {
             pace: flight.sent + pace(&self.demand.need, &self.terms, self.trip, landed.spread),
             retry_at: flight.sent + landed.retry_after.unwrap_or_default(),
@@ -473,10 +478,10 @@ impl Hand {
     }
 
     /// What the server said of the key.
-    pub fn heard(&mut self, decision: &Exact, trip: Duration, now: Instant) {
+    pub fn heard(&mut self, decision: &Exact, terms: Terms, trip: Duration, now: Instant) {
         self.remaining = decision.remaining;
         self.reset_at = now + Duration::from_millis(decision.reset_after);
-        self.trip = trip;
+        (self.terms, self.trip) = (terms, trip);
         self.demand.until = now;
     }
 
@@ -574,9 +579,8 @@ mod tests {
 
     use super::*;
 
-    const TERMS: Terms = Terms { length: Duration::from_secs(1), most: 100 };
+    const TERMS: Terms = Terms { length: Duration::from_secs(1), most: 100, limit: 1_000 };
     const TRIP: Duration = Duration::from_millis(50);
-    const LIMIT: u64 = 1_000;
 
     fn ask(cost: u64) -> Ask {
         Ask { cost, is_own: false, is_blocking: false }
@@ -587,7 +591,7 @@ mod tests {
     }
 
     fn decide(hand: &mut Hand, ask: Ask, now: Instant) -> Step<()> {
-        hand.decide(ask, LIMIT, now, || None)
+        hand.decide(ask, now, || None)
     }
 
     /// A hand that has become hot, and the flight of the request that made it so.
@@ -614,9 +618,9 @@ mod tests {
         assert!((10..=100).contains(&flight.units), "{flight:?}");
         let claims: Vec<u64> = [2, 3, 1].map(|cost| claim(&mut hand, ask(cost), now)).to_vec();
         let later = now + TRIP;
-        assert!(hand.claimed(claims[0], LIMIT, later).is_none());
+        assert!(hand.claimed(claims[0], later).is_none());
         assert_eq!(hand.landed(flight.number, landed(3), later), None);
-        let granted = claims.iter().map(|number| match hand.claimed(*number, LIMIT, later) {
+        let granted = claims.iter().map(|number| match hand.claimed(*number, later) {
             Some(Claimed::Decided(decision)) => (decision.units(), decision.retry_after),
             other => panic!("{other:?}"),
         });
@@ -657,14 +661,12 @@ mod tests {
         assert_eq!(hand.keep(others(1), now), Some(others(1)), "there is no room");
         assert_eq!(hand.abandon(given_up, now), []);
         assert_eq!((hand.units(now), hand.held()), (TERMS.most - 2, TERMS.most));
-        assert!(matches!(hand.claimed(used, LIMIT, now), Some(Claimed::Decided(decision)) if decision.units() == 2));
+        assert!(matches!(hand.claimed(used, now), Some(Claimed::Decided(decision)) if decision.units() == 2));
         assert_eq!(hand.held(), TERMS.most - 2);
         // Units of several grants are given back as if all were counted with the first.
         let mut other = hand.clone();
         let all = other.reserve(other.units(now), now).unwrap();
-        assert!(
-            matches!(other.claimed(all, LIMIT, now), Some(Claimed::Decided(decision)) if decision.since == Some(7))
-        );
+        assert!(matches!(other.claimed(all, now), Some(Claimed::Decided(decision)) if decision.since == Some(7)));
         // After their end they go back.
         let late = hand.reserve(2, now).unwrap();
         assert_eq!(hand.standing(late), Standing::Granted { until });
@@ -691,7 +693,7 @@ mod tests {
         let (mut hand, flight) = hot(now);
         let number = claim(&mut hand, ask(1), now);
         assert!(hand.lost(flight.number, None) && !hand.lost(flight.number, None));
-        assert!(matches!(hand.claimed(number, LIMIT, now), Some(Claimed::Lost(None))));
+        assert!(matches!(hand.claimed(number, now), Some(Claimed::Lost(None))));
         assert_eq!(hand.landed(flight.number, landed(5), now), None, "it has ended");
         assert_eq!(hand.units(now), 0);
     }
@@ -735,7 +737,7 @@ mod tests {
         let (mut hand, flight) = hot(now);
         let at = |ms| now + Duration::from_millis(ms);
         assert_eq!(hand.landed(flight.number, landed(0), at(50)), None);
-        assert!(matches!(hand.decide(ask(1), LIMIT, at(60), || Some(())), Step::Known(())));
+        assert!(matches!(hand.decide(ask(1), at(60), || Some(())), Step::Known(())));
         let step = |hand: &mut Hand, ms| match decide(hand, ask(1), at(ms)) {
             Step::Denied(_, flight) => flight.is_some(),
             step => panic!("{step:?}"),
@@ -849,7 +851,7 @@ mod tests {
                         hand.abandon(claims.remove(at), now)
                     }
                     Event::Take(at) if at < claims.len() => {
-                        match hand.claimed(claims[at], LIMIT, now) {
+                        match hand.claimed(claims[at], now) {
                             Some(Claimed::Decided(decision)) => used += decision.units(),
                             Some(Claimed::Lost(_)) => {}
                             None => continue,
@@ -869,7 +871,7 @@ mod tests {
                 hand.lost(flight.number, None);
             }
             for number in claims {
-                match hand.claimed(number, LIMIT, now) {
+                match hand.claimed(number, now) {
                     Some(Claimed::Decided(decision)) => used += decision.units(),
                     Some(Claimed::Lost(_)) => {}
                     None => panic!("nobody told claim {number}"),

@@ -285,7 +285,7 @@ impl Leases {
     fn ask(&self, state: &mut State, is_own: bool, is_hot: bool, units: u64) -> Option<()> {
         self.demand(&mut state.hand, is_hot, units > 0);
         let ask = Ask { cost: self.cost, is_own, is_blocking: is_own };
-        match state.hand.decide(ask, self.limit, self.at(state.now), || None::<()>) {
+        match state.hand.decide(ask, self.at(state.now), || None::<()>) {
             Step::Granted(decision, flight) => {
                 self.take_units(state, &decision, true);
                 let flight = self.sized(state, flight, units)?;
@@ -318,12 +318,12 @@ impl Leases {
             Standing::Granted { until } if is_several && now >= until => return None,
             Standing::Granted { .. } | Standing::Failed => {}
         }
-        match state.hand.claimed(number, self.limit, now) {
+        match state.hand.claimed(number, now) {
             Some(Claimed::Decided(decision)) if decision.granted() => self.take_units(state, &decision, is_several),
             Some(_) => {}
             None => state.wrong = Some("a request is not answered"),
         }
-        if state.hand.claimed(number, self.limit, now).is_some() || !state.hand.abandon(number, now).is_empty() {
+        if state.hand.claimed(number, now).is_some() || !state.hand.abandon(number, now).is_empty() {
             state.wrong = Some("a request is answered twice");
         }
         Some(())
@@ -410,7 +410,7 @@ impl Model for Leases {
     type Action = Action;
 
     fn init_states(&self) -> Vec<State> {
-        let terms = Terms { length: Duration::from_millis(self.length), most: self.limit };
+        let terms = Terms { length: Duration::from_millis(self.length), most: self.limit, limit: self.limit };
         let mut state = State {
             now: START,
             has_restarted: false,
