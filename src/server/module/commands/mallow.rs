@@ -34,17 +34,16 @@ impl Parse for MallowArguments {
         if words.len() / (1 + FEWEST_WORDS_PER_QUOTA) < numkeys {
             return Err(Error::NumKeys);
         }
-        let (keys, words) = words.split_at(numkeys);
-        let mut words = words.iter().copied();
+        let (keys, mut words) = words.split_at(numkeys);
         let mut requests = Vec::with_capacity(keys.len());
         for _ in keys {
-            if words.len() < FEWEST_WORDS_PER_QUOTA {
-                return Err(Error::NumKeys);
-            }
-            let (quota, cost, warm_up) = (words.quota(max_subintervals)?, words.units("cost")?, words.warm_up()?);
+            let (limit, rest) = words.split_first_chunk::<FEWEST_WORDS_PER_QUOTA>().ok_or(Error::NumKeys)?;
+            let (mut limit, mut after) = (limit.iter().copied(), rest.iter().copied());
+            let (quota, cost, warm_up) = (limit.quota(max_subintervals)?, limit.units("cost")?, after.warm_up()?);
             requests.push(Request { quota, cost, partial: false, strict: false, warm_up });
+            words = &rest[rest.len() - after.len()..];
         }
-        let Options { strict, at, .. } = words.options(&[Keyword::Strict, Keyword::At])?;
+        let Options { strict, at, .. } = words.iter().copied().options(&[Keyword::Strict, Keyword::At])?;
         requests.iter_mut().for_each(|request| request.strict = strict);
         distinct(keys)?;
         Ok(Self { requests, at })
