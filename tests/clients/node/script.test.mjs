@@ -182,28 +182,22 @@ test("a module that is loaded later is noticed by what the script has not", asyn
   assert.deepEqual(sent, ["SWLIMIT.ACQUIRE"]);
 });
 
-for (const [name, made] of Object.entries({
-  rates: (test, options) => limiter(test, { ...options, mode: "direct" }),
-  holds: (test, options) => holds(test, { ...options, limit: 1e6 }),
-})) {
-  test(`a server that is full grants nothing, and is noticed to be back, with ${name}`, async (test) => {
-    const client = await connect(test, { of: "spare" });
-    const many = made(test, { client, ...RIGHT, onFailure: "deny" });
-    const k = key();
-    const ask = () => (many.hold ?? many.allow).call(many, k);
-    await ask();
-    const admin = await connect(test, { of: "spare" });
-    await admin.sendCommand(["CONFIG", "SET", "maxmemory", "1"]);
-    try {
-      await eventually(async () => (await ask()).source === "failure" && many.servers()[0].state === "unavailable");
-      for (let i = 0; i < 20; i++, await sleep(50)) assert.equal(many.servers()[0].state, "unavailable"); // whatever is probed
-      assert.equal(many.servers()[0].reason, "OOM");
-    } finally {
-      await admin.sendCommand(["CONFIG", "SET", "maxmemory", "0"]);
-    }
-    await eventually(async () => (await ask()).source === "server", "its return");
-  });
-}
+test("a server that is full grants no hold, and is noticed to be back", async (test) => {
+  const client = await connect(test, { of: "spare" });
+  const many = holds(test, { client, ...RIGHT, limit: 1e6, onFailure: "deny" });
+  const k = key();
+  await many.hold(k);
+  const admin = await connect(test, { of: "spare" });
+  await admin.sendCommand(["CONFIG", "SET", "maxmemory", "1"]);
+  try {
+    await eventually(async () => (await many.hold(k)).source === "failure" && many.servers()[0].state === "unavailable");
+    for (let i = 0; i < 20; i++, await sleep(50)) assert.equal(many.servers()[0].state, "unavailable"); // whatever is probed
+    assert.equal(many.servers()[0].reason, "OOM");
+  } finally {
+    await admin.sendCommand(["CONFIG", "SET", "maxmemory", "0"]);
+  }
+  await eventually(async () => (await many.hold(k)).source === "server", "its return");
+});
 
 /** Have waits for holds go on until something wakes them, instead of the next poll; the keys that are waited for. */
 function neverPoll(test) {
