@@ -40,7 +40,8 @@ def test_random_commands_with_limits_that_rise(plain, report, rounds):
 
 
 def by_script(plain):
-    return lambda requests: plain.calls([scripted(words, sha()) for words in requests])
+    digest = sha()
+    return lambda requests: plain.calls([scripted(words, digest) for words in requests])
 
 
 @pytest.mark.parametrize("is_strict", [False, True])

@@ -134,6 +134,10 @@ class Key:
             return self._look(asked, now)
         in_force = self._limit(asked, now)
         granted, _ = self._decide(asked, now, in_force)
+        if self.window and now < self.window.end:
+            full, trailing, _ = self._seen(asked, instant).load(instant)  # as they counted then
+            if full + trailing + cost > MAX:
+                raise CountOverflow
         self._count(asked, now, instant, cost)
         if not granted:
             self._begin_block(block, now)

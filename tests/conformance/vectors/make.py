@@ -18,8 +18,8 @@ from redis.crc import key_slot
 HERE = Path(__file__).resolve().parent
 sys.path.insert(0, str(HERE.parents[1]))
 
+from conformance.vectors.adaptive import adaptive  # noqa: E402
 from conformance.vectors.commands import commands  # noqa: E402
-from conformance.vectors.moving import adaptive, warm_up  # noqa: E402
 from conformance.vectors.rates import rates  # noqa: E402
 from support import model  # noqa: E402
 from support.bounds import MAX, MAX_SUBINTERVALS, MAX_WINDOW, T  # noqa: E402
@@ -534,8 +534,7 @@ def reasons():
 
 FILES = {"durations.json": durations, "methods.json": methods, "defaults.json": defaults, "decisions.json": decisions,
          "replies.json": replies, "holds.json": holds, "budgets.json": budgets, "commands.json": commands,
-         "rates.json": rates, "reasons.json": reasons, "warm_up.json": warm_up,
-         "adaptive.json": adaptive}
+         "rates.json": rates, "reasons.json": reasons, "adaptive.json": adaptive}
 
 if __name__ == "__main__":
     for name, cases in FILES.items():
