@@ -18,7 +18,7 @@ def test_wrong_options(kind, options, error):
         kind.limiter(None, 120, "1s", **options)
 
 
-@pytest.fixture(params=["module", "process"])
+@pytest.fixture(params=["module", "script", "process"])
 def limiters(kind, server, request):
     """Makes limiters that have one client."""
     client = None if request.param == "process" else kind.client(kind.redis, port=server.port)
