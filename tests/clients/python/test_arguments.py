@@ -17,7 +17,7 @@ SYNC, ASYNC = redis.Redis(), redis.asyncio.Redis()
 
 
 @pytest.mark.parametrize("make, sentence", [
-    (lambda: Limiter("redis://localhost", 1, 60), "valkey.Valkey or valkey.ValkeyCluster, not a str"),
+    (lambda: Limiter("redis://localhost", 1, 60), "or a GlideClient or GlideClusterClient of glide_sync, not a str"),
     (lambda: Limiter(ASYNC, 1, 60), "AsyncLimiter is for those of redis.asyncio"),
     (lambda: AsyncLimiter(SYNC, 1, 60), "client must be a redis.asyncio.Redis"),
     (lambda: Limiter(SYNC, "10", 60), "limit must be an integer between 0 and 9007199254740991, not '10'"),

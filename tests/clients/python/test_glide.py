@@ -1,176 +1,184 @@
-"""Clients of valkey-glide: what they show less than others."""
+"""Clients of valkey-glide, for threads and for asyncio: what they show less than others."""
 
-import asyncio
+import time
+from concurrent.futures import ThreadPoolExecutor
 
 import glide
+import glide_sync
 import pytest
-import pytest_asyncio
 
 import swlimit
 from support.cluster import Cluster
 from support.relay import Relay
-
-pytestmark = pytest.mark.asyncio
-
-
-async def client_of(port, make=glide.GlideClient, configuration=glide.GlideClientConfiguration, **options):
-    address = glide.NodeAddress("127.0.0.1", port)
-    return await make.create(configuration([address], **{"request_timeout": 5000} | options))
+from support.waiting import eventually
 
 
-@pytest_asyncio.fixture
-async def opened():
-    """Makes clients, and limiters on them, which are closed with the test."""
+@pytest.fixture
+def library(kind):
+    return glide if kind.prefix else glide_sync
+
+
+@pytest.fixture
+def opened(kind, library):
+    """Makes clients, which are closed after the test."""
     made = []
 
-    async def opened(port, make=swlimit.AsyncLimiter, *words, client=None, **options):
-        client = client or await client_of(port)
-        made.append((make(client, *words or (3, "1m", "1s"), **{"timeout": 2.0} | options), client))
-        return made[-1][0]
+    def opened(port, make="GlideClient", **options):
+        configuration = getattr(library, f"{make}Configuration")
+        made.append(kind.call(getattr(library, make).create, configuration(
+            [library.NodeAddress("127.0.0.1", port)], **{"request_timeout": 5000} | options)))
+        return made[-1]
 
     yield opened
-    for limiter, client in made:
-        await limiter.close()
-        await client.close()
+    for client in made:
+        kind.call(client.close)
+
+
+@pytest.fixture
+def limiters(kind, server, opened):
+    """Makes limiters of 3 a minute, on a client of the server under test unless it says otherwise."""
+    made = []
+
+    def limiters(client=None, make=None, *words, **options):
+        client = client or opened(server.port)
+        made.append((make or kind.limiter)(client, *words or (3, "1m", "1s"), **{"timeout": 2.0} | options))
+        return made[-1]
+
+    yield limiters
+    for one in made:
+        one.close()
 
 
 @pytest.mark.parametrize("module", ["always", "never"])
-async def test_every_kind_of_limit(opened, server, module):
+def test_every_kind_of_limit(kind, server, opened, limiters, module):
     """The script decides as the module does."""
-    options = {"module": module, "prefix": f"{module}:"}
-    rate = await opened(server.port, **options)
-    client = rate._state.topology.all()[0].endpoint.connection_kwargs["client"]
-    decisions = [await rate.allow("k", 2) for _ in range(2)]
+    client, options = opened(server.port), {"module": module, "prefix": f"{module}:{kind.name}:"}
+    rate = limiters(client, **options)
+    decisions = [rate.allow("k", 2) for _ in range(2)]
     assert [(one.granted, one.remaining, one.source) for one in decisions] == [(2, 1, "server"), (0, 1, "server")]
     assert 50 < decisions[1].retry_after < 62
-    assert (await rate.refund("k", 1), (await rate.record("k", 1)).remaining) == (1, 1)
-    assert await rate.reset("k") and await rate.block("k", "1h") and await rate.unblock("k")
-    holds = swlimit.AsyncHoldLimiter(client, 1, **options)
-    async with await holds.hold("h", wait=1) as held:
-        assert held.is_live and [one.id for one in await holds.holders("h")] == [held.id]
-        assert not await holds.hold("h", wait=0.1)
-    budget = swlimit.AsyncBudgetLimiter(client, 5, "year", timeout=2, **options)
-    assert [(await budget.allow("b", 2)).remaining, (await budget.peek("b")).remaining] == [3, 3]
-    admission = await swlimit.admit([rate.request("{u}r", 2), holds.request("{u}h"), budget.request("{u}b", 2)])
+    assert (rate.refund("k", 1), rate.record("k", 1).remaining) == (1, 1)
+    assert rate.reset("k") and rate.block("k", "1h") and rate.unblock("k")
+    holds = limiters(client, kind.hold_limiter, 1, **options)
+    held = holds.hold("h", wait=1)
+    assert held.is_live and [one.id for one in holds.holders("h")] == [held.id]
+    assert not holds.hold("h", wait=0.1)
+    kind.call(held.release)
+    budget = limiters(client, kind.budget_limiter, 5, "year", **options)
+    assert [budget.allow("b", 2).remaining, budget.peek("b").remaining] == [3, 3]
+    admission = kind.admit([rate.request("{u}r", 2), holds.request("{u}h"), budget.request("{u}b", 2)])
     assert [one.remaining for one in admission.each] == [1, 0, 3]
-    assert await admission.settle(1, 1) == [-1, -1]
-    assert rate.servers()[0].backend == {"always": "module", "never": "script"}[module]
-    assert rate.servers()[0].address == f"127.0.0.1:{server.port}"
-    await holds.close()
-    await budget.close()
+    assert kind.call(admission.settle, 1, 1) == [-1, -1]
+    state, = rate.servers()
+    assert (state.address, state.backend) == (
+        f"127.0.0.1:{server.port}", {"always": "module", "never": "script"}[module])
 
 
-async def test_a_server_without_the_module(opened, start):
-    limiter = await opened(start(module=None).port)
-    assert [(await limiter.allow("k")).remaining for _ in range(3)] == [2, 1, 0]
+def test_a_server_without_the_module(start, opened, limiters):
+    limiter = limiters(opened(start(module=None).port))
+    assert [limiter.allow("k").remaining for _ in range(3)] == [2, 1, 0]
     assert limiter.servers()[0].backend == "script"
 
 
-async def test_holds_are_renewed(opened, server):
-    limiter = await opened(server.port, swlimit.AsyncHoldLimiter, 1, ttl="3s")
-    async with await limiter.hold("renewed") as held:
-        await asyncio.sleep(3.5)
-        assert held.is_live
-    assert await limiter.hold("renewed")
+def test_holds_are_renewed(kind, limiters):
+    limiter = limiters(None, kind.hold_limiter, 1, ttl="3s")
+    held = limiter.hold("renewed")
+    time.sleep(3.5)
+    assert held.is_live
+    kind.call(held.release)
+    assert limiter.hold("renewed")
 
 
-async def test_waiting_holds_up_nobody(opened, server):
-    """The client's connection is the program's own: who waits does so in this process."""
-    limiter = await opened(server.port, swlimit.AsyncLimiter, 1, "1s", "1ms")
-    await limiter.allow("waited")
-    waiting = [asyncio.create_task(limiter.acquire("waited", timeout=5)) for _ in range(2)]
-    await asyncio.sleep(0.05)
-    assert (await limiter.allow("other")).source == "server"
-    assert [bool(one) for one in await asyncio.gather(*waiting)] == [True, True]
+def test_waiting_holds_up_nobody(server, limiters, opened):
+    """The client's connection is the program's own: callers wait in this process."""
+    limiter = limiters(opened(server.port), None, 1, "1s", "1ms")
+    limiter.allow("waited")
+    with ThreadPoolExecutor(2) as pool:
+        waiting = [pool.submit(limiter.acquire, "waited", timeout=5) for _ in range(2)]
+        time.sleep(0.05)
+        assert limiter.allow("other").source == "server"
+        assert [bool(one.result()) for one in waiting] == [True, True]
     calls = server.client().info("commandstats")
     assert "cmdstat_swlimit.acquire" not in calls and "cmdstat_client|tracking" not in calls
 
 
-async def test_a_known_denial_ends_soon(opened, server):
+def test_a_known_denial_ends_soon(limiters):
     """Nothing announces what is given back: a denial is known for max_untracked_age."""
-    limiter = await opened(server.port, max_untracked_age=0.2)
-    await limiter.allow("k:known", 3)
-    sources = [(await limiter.allow("k:known")).source for _ in range(2)]
-    assert sources == ["server", "cache"]
-    await asyncio.sleep(0.25)
-    assert (await limiter.allow("k:known")).source == "server"
+    limiter = limiters(max_untracked_age=0.3)
+    limiter.allow("known", 3)
+    assert [limiter.allow("known").source for _ in range(2)] == ["server", "cache"]
+    time.sleep(0.35)
+    assert limiter.allow("known").source == "server"
 
 
-async def test_error_replies_are_in_the_server_s_words(opened, server):
-    limiter = await opened(server.port, mode="direct", on_failure="error")
+@pytest.fixture
+def refused(kind, server, opened):
+    """Makes clients that get an error whatever they ask."""
+    def refused(reply):
+        client = opened(server.port)
+        ask = client.custom_command
+        client.custom_command = lambda words: ask(["EVAL", "return redis.error_reply(ARGV[1])", "0", reply])
+        return client
+    return refused
+
+
+def test_error_replies_are_in_the_server_s_words(server, limiters, refused):
     server.cli("SET", "text", "v")
     with pytest.raises(swlimit.RefusedError, match="^WRONGTYPE "):
-        await limiter.allow("text")
+        limiters(mode="direct", on_failure="error").allow("text")
     for reply, reason in [("OOM no room", "OOM"), ("READONLY a replica", "READONLY"), ("LOADING it", "LOADING"),
                           ("NOAUTH first", "auth"), ("CLUSTERDOWN now", "CLUSTERDOWN"), ("BUSY a script", "BUSY")]:
         with pytest.raises(swlimit.UnavailableError) as raised:
-            await (await opened(server.port, client=await refused(server, reply), mode="direct",
-                                on_failure="error")).allow("k")
+            limiters(refused(reply), mode="direct", on_failure="error").allow("k")
         assert raised.value.reason == reason
-    redirected = await opened(server.port, client=await refused(server, "MOVED 1 127.0.0.1:1"), mode="direct")
-    with pytest.raises(swlimit.WrongClientError, match="GlideClusterClient of glide"):
-        await redirected.allow("k")
+    with pytest.raises(swlimit.WrongClientError, match="use a GlideClusterClient"):
+        limiters(refused("MOVED 1 127.0.0.1:1"), mode="direct").allow("k")
 
 
-async def refused(server, reply):
-    """A client that gets this error whatever it asks."""
-    client = await client_of(server.port)
-    ask = client.custom_command
-    client.custom_command = lambda words: ask(["EVAL", "return redis.error_reply(ARGV[1])", "0", reply])
-    return client
-
-
-async def test_an_unanswered_request_is_decided_by_the_policy(opened, server):
+def test_an_unanswered_request_is_decided_by_the_policy(kind, server, opened, limiters):
     """Its late grant stays counted: nobody sees which server would get the refund. The next one is answered."""
     with Relay(server.port) as relay:
-        limiter = await opened(relay.port, mode="direct", on_failure="deny", timeout=0.2)
-        await limiter.allow("warm")
+        limiter, late = limiters(opened(relay.port), mode="direct", on_failure="deny", timeout=0.2), f"late:{kind.name}"
+        limiter.allow("warm")
         relay.delay = 0.6
-        assert (await limiter.allow("late")).source == "failure"
+        assert limiter.allow(late).source == "failure"
         relay.delay = 0.0
-        await asyncio.sleep(1)
-        assert server.cli("SWLIMIT.PEEK", "late", "3", "1m", "1s").split()[2] == "2"
-        for _ in range(100):
-            if (decision := await limiter.allow("back")).source == "server":
-                break
-            await asyncio.sleep(0.05)
-        assert decision.source == "server"
+        time.sleep(1)
+        assert server.cli("SWLIMIT.PEEK", late, "3", "1m", "1s").split()[2] == "2"
+        eventually(lambda: limiter.allow("back").source, "server")
 
 
-async def test_a_reply_that_the_client_drops_is_no_answer(opened, server):
+def test_a_reply_that_the_client_drops_is_no_answer(server, opened, limiters):
     with Relay(server.port) as relay:
-        client = await client_of(relay.port, request_timeout=200)
-        limiter = await opened(relay.port, client=client, mode="direct", on_failure="error", timeout=0.2)
-        await limiter.allow("k")
+        client = opened(relay.port, request_timeout=200)
+        limiter = limiters(client, mode="direct", on_failure="error", timeout=0.15)
+        limiter.allow("k")
         relay.swallows = True
         with pytest.raises(swlimit.UnavailableError) as raised:
-            await limiter.allow("k")
+            limiter.allow("k")
         assert raised.value.reason == "no_answer"
 
 
-async def test_a_client_that_is_closed_leaves_the_policy(opened, server):
-    limiter = await opened(server.port, mode="direct", on_failure="deny")
-    client = limiter._state.topology.all()[0].endpoint.connection_kwargs["client"]
-    assert (await limiter.allow("closed")).source == "server"
-    await client.close()
-    assert (await limiter.allow("closed")).source == "failure"
+def test_a_client_that_is_closed_leaves_the_policy(kind, server, opened, limiters):
+    client = opened(server.port)
+    limiter = limiters(client, mode="direct", on_failure="deny")
+    assert limiter.allow("closed").source == "server"
+    kind.call(client.close)
+    assert limiter.allow("closed").source == "failure"
 
 
-async def test_what_it_cannot_do_is_said_when_the_limiter_is_made(server):
-    client = await client_of(server.port, request_timeout=250)
-    await swlimit.AsyncLimiter(client, 3, "1m", timeout=0.25).close()
+def test_what_it_cannot_do_is_said_when_the_limiter_is_made(kind, library, server, opened):
+    client = opened(server.port, request_timeout=250)
+    kind.limiter(client, 3, "1m", timeout=0.25).close()
     sentence = "^timeout must be at most 250 ms, after which the client drops replies, not"
     with pytest.raises(ValueError, match=sentence):
-        swlimit.AsyncLimiter(client, 3, "1m", timeout=0.251)
+        kind.limiter(client, 3, "1m", timeout=0.251)
     with pytest.raises(ValueError, match=sentence):
-        swlimit.AsyncHoldLimiter(client, 3)
+        kind.hold_limiter(client, 3)
     with pytest.raises(TypeError, match="not a glide"):
-        swlimit.Limiter(client, 3, "1m")
-    await client.close()
-    replicas = await client_of(server.port, read_from=glide.ReadFrom.PREFER_REPLICA)
+        (swlimit.Limiter if kind.prefix else swlimit.AsyncLimiter)(client, 3, "1m")
     with pytest.raises(TypeError, match=r"make it with ReadFrom\.PRIMARY"):
-        swlimit.AsyncLimiter(replicas, 3, "1m")
-    await replicas.close()
+        kind.limiter(opened(server.port, read_from=library.ReadFrom.PREFER_REPLICA), 3, "1m")
 
 
 @pytest.fixture(scope="module")
@@ -180,15 +188,14 @@ def cluster(starting):
 
 
 @pytest.mark.parametrize("module", ["always", "never"])
-async def test_a_cluster(opened, cluster, module):
+def test_a_cluster(kind, cluster, opened, limiters, module):
     """Each key at its own primary; a decision of several keys, too."""
-    client = await client_of(cluster.masters()[0].port, glide.GlideClusterClient, glide.GlideClusterClientConfiguration)
-    limiter = await opened(None, client=client, module=module, prefix=f"{module}:")
-    other = swlimit.AsyncLimiter(client, 5, "1m", timeout=2, module=module, prefix=f"{module}:other:")
+    client, prefix = opened(cluster.masters()[0].port, "GlideClusterClient"), f"{module}:{kind.name}:"
+    limiter = limiters(client, module=module, prefix=prefix)
+    other = limiters(client, None, 5, "1m", module=module, prefix=f"{prefix}other:")
     for number in range(20):
-        assert [(await limiter.allow(f"k:{number}")).source for _ in range(2)] == ["server"] * 2
-        assert (await limiter.peek(f"k:{number}")).remaining == 1
-    decisions = await swlimit.allow_all(limiter.request("{t}1"), other.request("{t}2"))
+        assert [limiter.allow(f"k:{number}").source for _ in range(2)] == ["server"] * 2
+        assert limiter.peek(f"k:{number}").remaining == 1
+    decisions = kind.allow_all(limiter.request("{t}1"), other.request("{t}2"))
     assert [one.remaining for one in decisions.members] == [2, 4]
     assert limiter.servers()[0].state == "up"
-    await other.close()

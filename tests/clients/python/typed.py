@@ -3,6 +3,7 @@
 from wsgiref.simple_server import demo_app
 
 import glide
+import glide_sync
 import redis
 import redis.asyncio
 import valkey
@@ -32,9 +33,11 @@ swlimit.Limiter(valkey.asyncio.Valkey(), 1, "1m")  # refused
 swlimit.AsyncLimiter(valkey.Valkey(), 1, "1m")  # refused
 
 
-def of_glide(tasks: glide.GlideClient, nodes: glide.GlideClusterClient) -> None:
+def of_glide(tasks: glide.GlideClient, nodes: glide.GlideClusterClient, threads: glide_sync.GlideClient) -> None:
     swlimit.AsyncLimiter(tasks, 1, "1m"), swlimit.AsyncHoldLimiter(nodes, 1)
+    swlimit.Limiter(threads, 1, "1m")
     swlimit.Limiter(tasks, 1, "1m")  # refused
+    swlimit.AsyncLimiter(threads, 1, "1m")  # refused
 
 
 swlimit.HoldLimiter(threads, 1), swlimit.AsyncHoldLimiter(tasks, 1)

@@ -72,12 +72,20 @@ class Kind:
         raise NotImplementedError
 
 
-class Client(Protocol):
+class RedisClient(Protocol):
     """A client of redis-py or valkey-py, of one server or of a cluster."""
 
     def __enter__(self) -> Any: ...
 
     def execute_command(self, *args: Any, **options: Any) -> Any: ...
+
+
+class GlideClient(Protocol):
+    """A client of valkey-glide."""
+
+    def __enter__(self) -> Any: ...
+
+    def custom_command(self, command_args: Any) -> Any: ...
 
 
 class AsyncRedisClient(Protocol):
@@ -88,13 +96,16 @@ class AsyncRedisClient(Protocol):
     def execute_command(self, *args: Any, **options: Any) -> Any: ...
 
 
-class GlideClient(Protocol):
-    """A client of valkey-glide, of one server or of a cluster."""
+class AsyncGlideClient(Protocol):
+    """The same for asyncio."""
+
+    async def __aenter__(self) -> Any: ...
 
     def custom_command(self, command_args: Any) -> Awaitable[Any]: ...
 
 
-AsyncClient = AsyncRedisClient | GlideClient
+Client = RedisClient | GlideClient
+AsyncClient = AsyncRedisClient | AsyncGlideClient
 C = TypeVar("C")
 """The clients that a limiter takes."""
 
@@ -104,6 +115,7 @@ class Threaded(Kind):
 
     _states = Cores(THREADS)
     _interface: Interface = THREADS
+    _timeout: float
     _open = staticmethod(redis.Redis.from_url)
     _open_cluster_url = staticmethod(redis.RedisCluster.from_url)
     close: Any
@@ -122,7 +134,9 @@ class Threaded(Kind):
             other = (f"; Async{type(self).__name__} is for those of redis.asyncio, valkey.asyncio and glide"
                      * is_async(client))
             raise TypeError("client must be a redis.Redis, redis.RedisCluster, valkey.Valkey or valkey.ValkeyCluster, "
-                            f"not {kind_of(client)}{other}")
+                            f"or a GlideClient or GlideClusterClient of glide_sync, not {kind_of(client)}{other}")
+        if isinstance(client, glide_clients(is_async=False)):
+            glide.check(client, self._timeout)
 
     @staticmethod
     def _method(name: str, coroutine: Callable[..., Coroutine[Any, Any, Any]]) -> Callable[..., Any]:
@@ -176,7 +190,7 @@ class Awaited(Kind):
             raise TypeError("client must be a redis.asyncio.Redis or redis.asyncio.RedisCluster, a Valkey or "
                             "ValkeyCluster of valkey.asyncio, or a GlideClient or GlideClusterClient of glide, not "
                             f"{kind_of(client)}")
-        if isinstance(client, glide_clients()):
+        if isinstance(client, glide_clients(is_async=True)):
             glide.check(client, self._timeout)
 
     @staticmethod

@@ -432,7 +432,7 @@ async def look_until_fast(weak: "weakref.ref[Core]", server: Server, key: bytes)
 
 
 def topology(client: Any, make: MakeServer, interface: Interface) -> OneServer | Cluster:
-    if isinstance(client, glide_clients()):
+    if isinstance(client, glide_clients(True) + glide_clients(False)):
         return OneServer(glide.endpoint(client), make)
     if hasattr(client, "nodes_manager"):
         return Cluster(client, make)

@@ -24,19 +24,19 @@ def clients(is_async: bool) -> tuple[type, ...]:
     found: list[type] = [ours.Redis, ours.RedisCluster]
     if (valkey := sys.modules.get("valkey.asyncio" if is_async else "valkey")) is not None:
         found += [valkey.Valkey, valkey.ValkeyCluster]
-    return (*found, *glide_clients()) if is_async else tuple(found)
+    return *found, *glide_clients(is_async)
 
 
-def glide_clients() -> tuple[type, ...]:
+def glide_clients(is_async: bool) -> tuple[type, ...]:
     """The classes of valkey-glide's clients, if the program has imported it."""
-    library = sys.modules.get("glide")
+    library = sys.modules.get("glide" if is_async else "glide_sync")
     return () if library is None else (library.GlideClient, library.GlideClusterClient)
 
 
 def cluster_class(connection_class: Any) -> str:
     """The class for a whole cluster, in place of one for a server whose connections these are."""
     if getattr(connection_class, "is_shared", False):
-        return "GlideClusterClient of glide"
+        return "GlideClusterClient"
     modules = [one.__module__ for one in connection_class.__mro__]
     library = "valkey" if any(one.startswith("valkey.") for one in modules) else "redis"
     return f"{library.title()}Cluster of {library}{'.asyncio' * any('.asyncio' in one for one in modules)}"
