@@ -73,7 +73,7 @@ def test_encodings(server, pipe, case):
     shown = pipe.call("SWLIMIT.INFO", "k")
     shown = dict(zip(shown[::2], shown[1::2]))
     fields = {b"window": case["window"], b"resolution": case["resolution"], b"counts": case["counts"],
-              b"blocked": case["blocked_until"]}
+              b"blocked": case["blocked_until"], b"since": case.get("since", 0)}
     assert {name: shown[name] for name in fields} == fields
     value = bytes.fromhex(case["value"])
     assert value in pipe.call("DUMP", "k")
