@@ -27,19 +27,19 @@ class Signal(asyncio.Event):
 class Mailbox:
     def __init__(self) -> None:
         self._loop = asyncio.get_running_loop()
-        self._mail: deque[Any] = deque()
+        self._mail: deque[object] = deque()
         self._came = asyncio.Event()
 
     @property
     def has_mail(self) -> bool:
         return bool(self._mail)
 
-    def put(self, mail: Any) -> None:
+    def put(self, mail: object) -> None:
         self._mail.append(mail)
         with contextlib.suppress(RuntimeError):  # the loop has ended
             self._loop.call_soon_threadsafe(self._came.set)
 
-    async def get(self, seconds: float) -> Any:
+    async def get(self, seconds: float) -> object:
         if not self._mail and seconds > 0:
             self._came.clear()
             with contextlib.suppress(asyncio.TimeoutError):

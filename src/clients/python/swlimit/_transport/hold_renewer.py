@@ -291,7 +291,7 @@ class HoldRenewer:
                     hold = await mailbox.get(0.0)
                 else:
                     hold = await mailbox.get(max(0.0, self._wakes - running()))
-                if hold is not None:
+                if isinstance(hold, LiveHold):
                     self.repeat(Release(hold.key, [hold.id], Repeat(hold.ttl / 1000)))
                 await self._send(self._take_due(running()))
         finally:

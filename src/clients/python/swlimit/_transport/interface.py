@@ -38,7 +38,7 @@ class Mailbox(Protocol):
     def put(self, mail: object) -> None:
         """Callable from any thread at any time: takes no lock that this thread may hold."""
 
-    async def get(self, seconds: float) -> Any:
+    async def get(self, seconds: float) -> object:
         """The oldest message; None when none comes within `seconds`."""
 
 
@@ -84,7 +84,7 @@ class Connections(Protocol):
 class DedicatedConnection:
     """A connection with one user, for commands that block it, or for subscriptions."""
 
-    def __init__(self, endpoint: Endpoint, **options: Any) -> None:
+    def __init__(self, endpoint: Endpoint, **options: float | None) -> None:
         self.redis = endpoint.connection(**options)
         self.run_id = b""
         """The run_id of the server that it leads to, once known; empty again when it reconnects."""

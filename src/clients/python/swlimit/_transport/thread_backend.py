@@ -69,22 +69,23 @@ class Signal(Event):
 
 class Mailbox:
     def __init__(self) -> None:
-        self._queue: queue.SimpleQueue[Any] = queue.SimpleQueue()
+        self._queue: queue.SimpleQueue[object] = queue.SimpleQueue()
 
     @property
     def has_mail(self) -> bool:
         return not self._queue.empty()
 
-    def put(self, mail: Any) -> None:
+    def put(self, mail: object) -> None:
         self._queue.put(mail)
 
-    async def get(self, seconds: float) -> Any:
+    async def get(self, seconds: float) -> object:
         with suppress(queue.Empty):
             return self._queue.get(seconds > 0, max(0.0, min(seconds, threading.TIMEOUT_MAX)))
+        return None
 
 
 class ThreadConnection(DedicatedConnection):
-    def __init__(self, endpoint: Endpoint, **options: Any) -> None:
+    def __init__(self, endpoint: Endpoint, **options: float | None) -> None:
         super().__init__(endpoint, **options)
         self._pending = 0
         self._is_only = False
