@@ -102,6 +102,10 @@ accuracy: ## Decisions beside an exact log
 soak: ready
 	PYTHONPATH=scripts:tests .venv/bin/python -m longrun --hours $(or $(HOURS),2) $(if $(SEED),--seed $(SEED))
 
+# What reads bytes that are not trusted, by coverage: `make fuzz MINUTES=60 TARGETS=effects`.
+fuzz:
+	@scripts/fuzz --minutes $(or $(MINUTES),10) $(TARGETS)
+
 # Known holes in what others wrote. What cannot be looked up from here is said.
 audit: setup-test
 	@scripts/audit
@@ -134,6 +138,7 @@ ready: setup-test ## Everything that tests need: built and fetched
 GO_PACKAGES = $$(go list -m -f '{{.Dir}}/...')
 lint: setup-lint ## Formatting and lints, of every language
 	cargo fmt --all --check
+	cargo fmt --check --manifest-path tests/fuzz/Cargo.toml
 	cargo clippy --all-targets $(CRATES) $(STRICT)
 	RUSTDOCFLAGS="$(if $(filter true,$(CI)),--deny warnings)" cargo doc --quiet --no-deps --package swlimit-client
 	.venv/bin/ruff check --quiet tests scripts src/clients/python

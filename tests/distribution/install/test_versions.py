@@ -4,15 +4,20 @@ import json
 import re
 import tomllib
 
+import pytest
+
 from support.server import ROOT
 
 WORKSPACE = tomllib.loads((ROOT / "Cargo.toml").read_text())["workspace"]
 VERSION = WORKSPACE["package"]["version"]
+# Of crates beside the workspace: which of its own they take, besides what these take.
+OTHER_LOCKS = {"scripts/bench": ["server/budget", "clients/rust", "server/window"],
+               "tests/fuzz": ["server/budget", "server/effect", "server/hold", "server/window"]}
 
 
 def test_every_part_has_the_version_of_the_workspace():
     found = {name: crate["version"] for name, crate in WORKSPACE["dependencies"].items() if "path" in crate}
-    for lock in (ROOT / "Cargo.lock", ROOT / "scripts/bench/Cargo.lock"):
+    for lock in (ROOT / folder / "Cargo.lock" for folder in (".", *OTHER_LOCKS)):
         packages = tomllib.loads(lock.read_text())["package"]
         found |= {f"{lock}: {package['name']}": package["version"] for package in packages
                   if package["name"].startswith("swlimit")}
@@ -61,12 +66,13 @@ def test_no_command_came_with_a_later_version():
     assert not [name for name, version in since.items() if version > numbers(VERSION)]
 
 
-def test_the_lock_file_of_the_benchmark_is_of_these_manifests():
-    """Else `make bench` refuses it: after a new dependency, `cargo update --workspace` there."""
+@pytest.mark.parametrize("folder", OTHER_LOCKS)
+def test_the_lock_files_beside_the_workspace_are_of_these_manifests(folder):
+    """Else `make bench` or `make fuzz` refuses it: after a new dependency, `cargo update --workspace` there."""
     locked = {package["name"]: {name.split()[0] for name in package.get("dependencies", ())}
-              for package in tomllib.loads((ROOT / "scripts/bench/Cargo.lock").read_text())["package"]}
-    manifests = [ROOT / f"src/{part}/Cargo.toml" for part in ("server/budget", "clients/rust", "server/window")]
-    for path in [*manifests, *(ROOT / "scripts/bench").glob("*/Cargo.toml")]:
+              for package in tomllib.loads((ROOT / folder / "Cargo.lock").read_text())["package"]}
+    manifests = [ROOT / f"src/{part}/Cargo.toml" for part in OTHER_LOCKS[folder]]
+    for path in [*manifests, *(ROOT / folder).glob("*/Cargo.toml")]:
         manifest = tomllib.loads(path.read_text())
         parts = [manifest, *manifest.get("target", {}).values()]
         needed = {name for part in parts for name, how in part.get("dependencies", {}).items()
