@@ -1768,8 +1768,8 @@ local function run()
 
   -- §17: what is in force at `now` + `after` of the limit of a request with WARMUP, where so many units are held. The
   -- limit rises by equal parts in equal times. Where nothing counts it is at least the cost: a denial begins no use.
-  local function part_in_force(entry, seen, asked, after, held)
-    local limit, duration, cold, used_for = asked.limit, asked.warmup, asked.cold or 3, 0
+  local function part_in_force(entry, seen, wanted, after, held)
+    local limit, duration, cold, used_for = wanted.limit, wanted.warmup, wanted.cold or 3, 0
     if entry and entry.since and time_in_use(entry) > after then
       used_for = math.max(0, decision_instant(seen, now + after) - entry.since)
     elseif held > 0 then return limit
@@ -1778,15 +1778,15 @@ local function run()
     if used_for < duration then
       part = math.min(limit, math.max(1, (scale(limit, duration + (cold - 1) * used_for, cold * duration))))
     end
-    return held == 0 and not asked.partial and asked.cost <= limit and math.max(part, asked.cost) or part
+    return held == 0 and not wanted.partial and wanted.cost <= limit and math.max(part, wanted.cost) or part
   end
 
-  -- A request with what is in force of its limit: itself where that does not rise.
-  local function risen(entry, seen, asked)
-    if not asked.warmup then return asked end
+  -- A request with what is in force of its limit, and with what was wanted; itself where the limit does not rise.
+  local function risen(entry, seen, wanted)
+    if not wanted.warmup then return wanted end
     local _, held = load_at(seen, decision_instant(seen, now), true)
-    return {limit = part_in_force(entry, seen, asked, 0, held), cost = asked.cost, partial = asked.partial,
-      strict = asked.strict, asked = asked}
+    return {limit = part_in_force(entry, seen, wanted, 0, held), cost = wanted.cost, partial = wanted.partial,
+      strict = wanted.strict, wanted = wanted}
   end
 
   -- What a request {limit, cost, partial, strict} comes to: units granted, units that remain, units held.
@@ -1844,20 +1844,20 @@ local function run()
   -- §17: ms until a request with WARMUP would be granted; -1 when it never is. The estimate only sinks, and the limit
   -- only rises: what fits once fits from then on, no earlier than with the whole limit, and no later than with what is
   -- in force now.
-  local function rising_retry_after(entry, seen, asked)
-    local needed, strict = asked.partial and 1 or asked.cost, asked.strict
-    if needed > asked.limit then return -1 end
+  local function rising_retry_after(entry, seen, wanted)
+    local needed, strict = wanted.partial and 1 or wanted.cost, wanted.strict
+    if needed > wanted.limit then return -1 end
     local function room(after) -- in the part in force, and what is counted
       local instant = decision_instant(seen, now + after)
       local estimate = load_at(seen, instant, strict)
       local _, held = load_at(seen, instant, true)
-      return part_in_force(entry, seen, asked, after, held) - needed, estimate
+      return part_in_force(entry, seen, wanted, after, held) - needed, estimate
     end
     local left, estimate = room(0)
     if estimate <= left then return 0 end
     local low, high = 0, reset_after(seen)
     local function with_limit(limit) return retry_after(seen, {limit = limit, cost = needed, strict = strict}) end
-    if estimate > asked.limit - needed then low = with_limit(asked.limit) end
+    if estimate > wanted.limit - needed then low = with_limit(wanted.limit) end
     if left >= 0 then high = math.min(high, with_limit(left + needed)) end
     while low < high do
       local middle = low + math.floor((high - low) / 2)
@@ -1876,7 +1876,7 @@ local function run()
 
   -- Ms until a request, as `risen` has it, is granted.
   local function time_to_grant(entry, seen, request)
-    if request.asked then return rising_retry_after(entry, seen, request.asked) end
+    if request.wanted then return rising_retry_after(entry, seen, request.wanted) end
     return retry_after(seen, request)
   end
 
@@ -1886,9 +1886,9 @@ local function run()
     return {granted, request.limit, remaining, retry, reset_after(seen)}
   end
 
-  local function peek(entry, asked)
-    local seen = view(entry, asked.R, asked.N)
-    local request = risen(entry, seen, asked)
+  local function peek(entry, wanted)
+    local seen = view(entry, wanted.R, wanted.N)
+    local request = risen(entry, seen, wanted)
     local granted, remaining, held = weigh(seen, request)
     local blocked = blocked_for(entry)
     if not blocked and granted > MAX - held then fail(OVERFLOW) end
@@ -2009,21 +2009,21 @@ local function run()
     return {granted, request.limit, remaining - granted, 0, math.max(0, time_to_end(entry))}
   end
 
-  local function record(key, asked)
+  local function record(key, wanted)
     local entry = open(key)
-    local seen = view(entry, asked.R, asked.N)
-    local request = risen(entry, seen, asked)
+    local seen = view(entry, wanted.R, wanted.N)
+    local request = risen(entry, seen, wanted)
     local granted, _, held = weigh(seen, request)
     local fits = granted > 0
     -- What the caller dates counts where it says; what it does not, at the decision instant.
-    local age = asked.age
+    local age = wanted.age
     local dated, instant = age and math.max(0, now - age) or at, decision_instant(seen, now)
     if dated then
       instant = dated
       local subinterval = subinterval_at(dated, seen.R)
       local oldest = seen.entry and newest_seen(seen, now) - seen.N or 0
       local left = (subinterval + seen.N + 1 - subinterval_at(now, seen.R)) * seen.R - now % seen.R
-      if subinterval < oldest or left <= 0 then return peek(entry, asked) end
+      if subinterval < oldest or left <= 0 then return peek(entry, wanted) end
       local _
       _, held = load_at(seen, decision_instant(seen, dated), true)
     end
@@ -2031,7 +2031,7 @@ local function run()
     local blocked, lived = blocked_for(entry), entry and time_to_live(entry)
     local begun = not blocked and not fits and block or nil
     local whole
-    entry, whole = counted(entry, seen, key, instant, request.cost, asked.warmup)
+    entry, whole = counted(entry, seen, key, instant, request.cost, wanted.warmup)
     seen = view(entry, seen.R, seen.N)
     local remaining = math.max(0, request.limit - load_at(seen, decision_instant(seen, now), request.strict))
     local given = fits and not blocked and request.cost or 0
