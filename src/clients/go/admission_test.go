@@ -87,6 +87,7 @@ func TestPlacesEndBeforeTheUsageIsKnown(t *testing.T) {
 }
 
 func TestEachHoldIsLostForItself(t *testing.T) {
+	t.Parallel()
 	byBoth(t, func(t *testing.T, addr string) {
 		t.Parallel()
 		client := connect(t, Server{Addr: addr})
@@ -111,6 +112,7 @@ func TestEachHoldIsLostForItself(t *testing.T) {
 }
 
 func TestMaxAge(t *testing.T) {
+	t.Parallel()
 	byAll(t, func(t *testing.T, client *Client) {
 		t.Parallel()
 		of := newAdmissible(t, client, 1)
@@ -158,6 +160,7 @@ func TestForgottenAdmissions(t *testing.T) {
 
 // Settled and released in the background, through a relay that loses replies: each is counted as it was settled, once.
 func TestSettledSoon(t *testing.T) {
+	t.Parallel()
 	byBoth(t, func(t *testing.T, addr string) {
 		relay := newRelay(t, addr, 15)
 		client := connect(t, Server{Addr: relay.addr})
@@ -216,6 +219,7 @@ func TestCloseWaitsForSettlements(t *testing.T) {
 }
 
 func TestWaitsForAnAdmission(t *testing.T) {
+	t.Parallel()
 	byAll(t, func(t *testing.T, client *Client) {
 		of := newAdmissible(t, client, 1)
 		held := must(of.jobs.TryAcquire(background, of.key))

@@ -10,6 +10,7 @@ import (
 
 // In a bubble of testing/synctest, limiters without a Client go by its clock.
 func TestInABubble(t *testing.T) {
+	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		l := must(New(nil, Quota{Limit: 2, Window: time.Minute}))
 		must(l.AllowN(background, "k", 2))

@@ -49,6 +49,7 @@ func TestPeriods(t *testing.T) {
 
 // Periods follow each other without a gap, wherever clocks change.
 func TestPeriodsMeet(t *testing.T) {
+	t.Parallel()
 	for _, name := range []string{"Europe/Berlin", "America/Sao_Paulo", "Australia/Lord_Howe", "Asia/Beirut",
 		"Pacific/Apia"} {
 		location := must(time.LoadLocation(name))

@@ -28,6 +28,7 @@ func TestSlots(t *testing.T) {
 
 // A cluster where the script decides; in the end it gets the module.
 func TestCluster(t *testing.T) {
+	t.Parallel()
 	addr := address(t, "cluster")
 	t.Run("scripted", func(t *testing.T) {
 		client := connect(t, &Cluster{Addrs: []string{"127.0.0.1:1", addr}})

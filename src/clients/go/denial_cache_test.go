@@ -7,6 +7,7 @@ import (
 
 // However many keys are denied, so many are remembered, and it is known how many of them have denials.
 func TestDenialsAreForgotten(t *testing.T) {
+	t.Parallel()
 	const keys = 10
 	d := &denialCache{}
 	d.init()

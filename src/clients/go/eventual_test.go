@@ -331,6 +331,7 @@ func TestEventualRefunds(t *testing.T) {
 // With connections that are cut, a server that goes away, refuses and is late, what is counted in the end is what was
 // granted, and once more what commands counted whose reply never came, without what is given up after that happened twice.
 func TestEventualCountsWhatItGranted(t *testing.T) {
+	t.Parallel()
 	exact, cut := 0, 0
 	for seed := range uint64(40) {
 		synctest.Test(t, func(t *testing.T) {
@@ -392,6 +393,7 @@ func TestEventualCountsWhatItGranted(t *testing.T) {
 
 // In any span of W - R, clients grant at most the limit, and what the others grant in the time that the bound names.
 func TestEventualKeepsItsBound(t *testing.T) {
+	t.Parallel()
 	for seed := range uint64(30) {
 		synctest.Test(t, func(t *testing.T) {
 			random := rand.New(rand.NewPCG(seed, 2))
@@ -439,6 +441,7 @@ func TestEventualKeepsItsBound(t *testing.T) {
 
 // What clients grant together at 2.5 times the limit, by their number: the log has the table of the page.
 func TestEventualOvershoot(t *testing.T) {
+	t.Parallel()
 	const interval, trip, seconds = 100 * time.Millisecond, 20 * time.Millisecond, 5
 	q := Quota{Limit: 1000, Window: 2 * time.Second, Resolution: 100 * time.Millisecond}
 	for _, clients := range []int{1, 2, 8, 64} {
@@ -477,6 +480,7 @@ func TestEventualOvershoot(t *testing.T) {
 
 // On real servers: by the module, by the script, and in a cluster, which TestCluster has.
 func TestEventualOnServers(t *testing.T) {
+	t.Parallel()
 	byBoth(t, func(t *testing.T, addr string) {
 		countsWhatItGranted(t, func() Transport { return Server{Addr: addr} })
 	})

@@ -8,6 +8,7 @@ import (
 
 // Blocks pin no more than half of the keys, and what was forgotten and still counted is counted.
 func TestBlocksPinHalfOfTheKeys(t *testing.T) {
+	t.Parallel()
 	l := must(New(nil, Quota{Limit: 10, Window: time.Hour}, MaxKeys(640)))
 	for i := range 20_000 {
 		must(l.Block(background, strconv.Itoa(i), time.Hour))

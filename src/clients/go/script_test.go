@@ -119,6 +119,7 @@ func inLine(client *Client, key string) int {
 
 // A caller that waits may go at any moment: nothing is held then, and the next has its turn.
 func TestWaitsForHoldsAreCancelled(t *testing.T) {
+	t.Parallel()
 	byBoth(t, func(t *testing.T, addr string) {
 		client := connect(t, Server{Addr: addr})
 		holds, k := holding(t, client, 2), key()
@@ -299,6 +300,7 @@ func TestTakesOver(t *testing.T) {
 
 // Who waits in the server's queue takes a key over that a client of the script has made.
 func TestWaitsWhereTheScriptWritesStill(t *testing.T) {
+	t.Parallel()
 	main := Server{Addr: address(t, "main")}
 	module, k := connect(t, main), key()
 	w := &module.waits

@@ -34,6 +34,7 @@ func TestFewDenialsAreNotLookedUp(t *testing.T) {
 }
 
 func TestHolds(t *testing.T) {
+	t.Parallel()
 	byBoth(t, testHolds)
 }
 
@@ -133,6 +134,7 @@ func (r *relay) carry(client net.Conn) {
 // Cancelled anywhere, through a relay that loses replies: what the server has counted is what was granted, and what it
 // granted to callers that lost the reply. Never more than what was sent.
 func TestCancelled(t *testing.T) {
+	t.Parallel()
 	byBoth(t, func(t *testing.T, addr string) {
 		for _, loses := range []int64{0, 20} {
 			relay := newRelay(t, addr, loses)

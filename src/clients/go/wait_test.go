@@ -78,6 +78,7 @@ func (g gone) Done() <-chan struct{} {
 // Nobody else waits on a connection whose caller has gone, also where the reply is there when it goes: what was granted
 // is given back there, and then it closes.
 func TestNobodyGetsAConnectionThatEnds(t *testing.T) {
+	t.Parallel()
 	server, isSo := &denying{}, new(atomic.Bool)
 	client := connect(t, Server{Addr: fake(t, func(addr string, words []any) string {
 		if words[0] == prefix+"ACQUIRE" && len(words) > 5 && words[5] != "0ms" {

@@ -117,7 +117,8 @@ func TestSeveralWarmUp(t *testing.T) {
 // While a limit rises, retry_after is right to the millisecond, and no span of a window grants more than the
 // limit at its end, except for the first request.
 func TestRisingLimits(t *testing.T) {
-	for seed := range uint64(200) {
+	t.Parallel()
+	for seed := range uint64(100) {
 		random := rand.New(rand.NewPCG(seed, 51))
 		resolution := 1 + random.Int64N(50)
 		window := resolution * (1 + random.Int64N(6))
