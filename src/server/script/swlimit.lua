@@ -1848,9 +1848,7 @@ local function run()
     local needed, strict = wanted.partial and 1 or wanted.cost, wanted.strict
     if needed > wanted.limit then return -1 end
     local function room(after) -- in the part in force, and what is counted
-      local instant = decision_instant(seen, now + after)
-      local estimate = load_at(seen, instant, strict)
-      local _, held = load_at(seen, instant, true)
+      local estimate, held = load_at(seen, decision_instant(seen, now + after), strict)
       return part_in_force(entry, seen, wanted, after, held) - needed, estimate
     end
     local left, estimate = room(0)
