@@ -174,7 +174,7 @@ def rates():
     for fields in [one | {"block": block} for block in (0, 900_000) for one in asked + edges * (block == 0)]:
         yield entry("ALLOW", fields, [*quota(fields), *options(fields)], undone(fields))
     for chosen in combined(cost=[1, 3], partial=BOTH, block=[0, 900_000]):
-        fields = {"key": "k"} | RATE | {"strict": chosen["partial"]} | chosen | RISING
+        fields = {"key": "k"} | RATE | {"strict": chosen["partial"]} | chosen | (COLDER if chosen["block"] else RISING)
         yield entry("ALLOW", fields, [*quota(fields), *options(fields)], undone(fields))
     for fields in [*(asked[0] | one for one in (RISING, COLDER)), asked[-1] | COLDER]:
         yield entry("PEEK", fields, [*quota(fields), *options(fields)])

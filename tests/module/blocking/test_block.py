@@ -52,7 +52,7 @@ def test_a_block_on_a_key_nobody_has_used(server):
     found = stored(server, "k")
     assert found.pop("memory") > 0
     assert found == {"window": 0, "resolution": 0, "subintervals": 0, "newest": 0, "total": 0, "counts": {},
-                     "blocked": NOW + 3_600_000}
+                     "blocked": NOW + 3_600_000, "since": 0}
 
 
 @pytest.mark.parametrize("duration, ms", [("1ms", 1), ("60", 60_000), ("3650D", 3650 * 86_400_000)])

@@ -122,7 +122,7 @@ def test_replies_are_the_same_in_both_protocols(server, protocol):
         assert client.execute_command("SWLIMIT.ALLOW", *QUOTA, "AT", NOW) == [0, 2, 0, 3_600_000, 3_600_000]
         found = client.execute_command("SWLIMIT.INFO", "k")
         found = found if protocol == 3 else dict(zip(found[::2], found[1::2]))
-        names = ["window", "resolution", "subintervals", "newest", "total", "memory", "blocked", "counts"]
+        names = ["window", "resolution", "subintervals", "newest", "total", "memory", "blocked", "since", "counts"]
         assert [name.decode() for name in found] == names
         assert (found[b"blocked"], found[b"counts"]) == (until, [])
         assert client.execute_command("SWLIMIT.UNBLOCK", "k", "AT", NOW) == 1

@@ -19,7 +19,7 @@ from support.resp import Connection, Failed
 each_command = pytest.mark.parametrize("command", COMMANDS)
 EARLIER, LATER = 1_900_000_000_000, 2_000_000_000_000
 WORDS = {"numkeys": [1], "key": ["k"], "id": ["id"], "limit": [5], "window": ["60s"], "resolution": ["5s"],
-         "ttl": ["30s"], "timeout": ["0"], "duration": ["1m"], "age": ["1s"], "cost": [1], "units": [1], "n": [1],
+         "ttl": ["30s"], "timeout": ["0"], "duration": ["1m"], "age": ["1s"], "cost": [1], "units": [1], "n": [2],
          "count": [1], "until": [LATER], "unix-ms": [EARLIER], "since-unix-ms": [EARLIER],
          "effect": [f"c5000*12@{EARLIER}"],
          "used": []}  # numkeys says of how many

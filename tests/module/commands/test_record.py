@@ -128,19 +128,19 @@ def test_refund_of_what_is_not_there(server):
 def test_info(server):
     record_units(server, {7: 2, 60: 3})
     shown = server.cli("SWLIMIT.INFO", "k").split("\n")
-    names = ["window", "resolution", "subintervals", "newest", "total", "memory", "blocked", "counts"]
-    assert shown[0:16:2] == names
+    names = ["window", "resolution", "subintervals", "newest", "total", "memory", "blocked", "since", "counts"]
+    assert shown[0:18:2] == names
     assert shown[1:10:2] == ["60000", "5000", "12", str(T + 60_000), "5"]
     assert int(shown[11]) > 0
-    assert shown[13] == "0"
-    assert shown[15:] == [str(T + 5_000), "2", str(T + 60_000), "3"]
+    assert shown[13:16:2] == ["0", "0"]
+    assert shown[17:] == [str(T + 5_000), "2", str(T + 60_000), "3"]
 
 
 def test_info_is_a_map_in_resp3_and_flat_in_resp2(server):
     record_units(server, {5: 2, 60: 3})
     found = json.loads(server.cli("SWLIMIT.INFO", "k", flags=["-3", "--json"]))
     assert found == {"window": 60_000, "resolution": 5_000, "subintervals": 12, "newest": T + 60_000, "total": 5,
-                     "memory": found["memory"], "blocked": 0, "counts": [[T + 5_000, 2], [T + 60_000, 3]]}
+                     "memory": found["memory"], "blocked": 0, "since": 0, "counts": [[T + 5_000, 2], [T + 60_000, 3]]}
     as_map = server.cli("SWLIMIT.INFO", "k", flags=["-3", "--no-raw"])
     assert as_map.startswith('1# "window" => (integer) 60000\n')
     flat = server.cli("SWLIMIT.INFO", "k", flags=["--no-raw"])

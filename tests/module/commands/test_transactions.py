@@ -78,7 +78,7 @@ def test_in_read_only_scripts(server, start, header):
     for command in ("ALLOW", "RECORD"):
         assert "rite commands are not allowed from read-only scripts" in server.cli(
             start, header + READ_ONLY.format(command), 1, "k", T)
-    assert ask(server, start, f"{header}return #redis.call('SWLIMIT.INFO', KEYS[1])", 1, "k") == [16]
+    assert ask(server, start, f"{header}return #redis.call('SWLIMIT.INFO', KEYS[1])", 1, "k") == [18]
     assert stored(server, "k")["total"] == 1
 
 
