@@ -29,7 +29,7 @@ SERVER = ["limit", "oldest", "first", "cut", "since", "counted_at_cut", "counted
 # promised to a request that waits for them, reserved for one that other limits must grant, too, on their way back, used
 # by requests, lost.
 PLACES = ["coming", "landing", "late", "hand", "promised", "reserved", "returning", "used", "lost"]
-PROCESS = ["now", "length", "sent", "due", "counted", "most", "flight", "claimed", "claim", "other_units",
+PROCESS = ["now", "length", "sent", "due", "counted", "most", "largest", "flight", "claimed", "claim", "other_units",
            "other_flights", *PLACES]
 NUMBERS = SERVER + PROCESS
 FLAGS = ["is_counted", "is_stale", "is_used_late"]
@@ -144,8 +144,9 @@ class Leases:
 
     def until(self, of):
         flight = SimpleNamespace(sent=self.number(of.sent), due=self.number(of.due))
-        pattern = r"pub fn until\(&self, terms: Terms\) -> Instant \{ (.+?) \}"
-        return self.rust.compute(pattern, {"self": flight, "terms": self.terms(of)}).value
+        pattern = r"pub fn until\(&self, length: Duration\) -> Instant \{ (.+?) \}"
+        assert self.rust.find(r"let until = flight\.until\((.+?)\);") == "self.terms.length"
+        return self.rust.compute(pattern, {"self": flight, "length": self.number(of.length)}).value
 
     def held(self, of):
         return of.hand + of.promised + of.reserved + of.other_units
@@ -186,7 +187,7 @@ class Leases:
     @step
     def counts_a_request(self, of, units, date, held):
         """A request's own units. It was sent at `sent`, and is gone."""
-        assert self.rust.find(r"let \(until, server\) = \((.+?), settled") == "begun + self.terms.length"
+        assert self.rust.find(r"let \(until, server\) = \((.+?), settled") == "begun + self.length"
         fits, changes = self.counts(of, units, date, held)
         can = And(fits, Not(of.is_counted), of.flight == 0, of.since <= date)
         return can, {**changes, "granted": units, "late": units, "date": date, "counted": of.now, "is_counted": True}
@@ -245,6 +246,13 @@ class Leases:
         can = And(is_room, cost >= 1, wanted <= MOST, due >= of.now, of.flight == 0, Not(of.is_counted),
                   in_hand == self.held(of), flying == self.flying(of))
         return can, {"flight": units.value, "sent": of.now, "due": due, "claimed": 0, "claim": 0}
+
+    @step
+    def hears(self, of, most):
+        """Which limit is in force, and so what it may have: no more than its share of the whole limit."""
+        assert "(self.terms, self.trip) = (terms, trip)" in self.rust.text
+        assert "Terms { length: self.length, most: self.share.units(limit), limit }" in self.rust.text
+        return most <= of.largest, {"most": most}
 
     @step
     def promises(self, of, cost):
@@ -372,11 +380,11 @@ def invariant(of, leases):
             Implies(of.is_counted, And(leases.until(of) <= of.counted + of.length, of.counted <= of.now)),
         "none is used after its time": Not(of.is_used_late),
         "in hand and on its way is no more than the share":
-            leases.held(of) + of.landing + leases.flying(of) <= of.most,
+            And(leases.held(of) + of.landing + leases.flying(of) <= of.largest, of.most <= of.largest),
         "no more comes than was asked for, or is promised":
             And(of.coming <= of.flight, of.claimed <= of.flight, of.claim <= of.claimed),
         "numbers are what they count": And(
-            *falls, *(getattr(of, name) >= 0 for name in NUMBERS), of.most <= UNITS, of.limit <= UNITS,
+            *falls, *(getattr(of, name) >= 0 for name in NUMBERS), of.largest <= UNITS, of.limit <= UNITS,
             of.late <= UNITS, of.now + of.length <= MOST, of.due + of.length <= MOST, of.sent <= of.now,
             Or(of.first == of.oldest, of.first == of.oldest + 1),
             Implies(Not(of.is_counted), And(placed == 0, of.granted == 0, Not(of.is_stale)))),
@@ -424,9 +432,9 @@ def test_a_key_that_nobody_asked_for_has_it():
     of, leases = state(), Leases()
     clauses = invariant(of, leases)
     solver = Solver()
-    zero = {*NUMBERS} - {"limit", "most", "now", "length", "oldest", "first", "cut", "since"}
+    zero = {*NUMBERS} - {"limit", "most", "largest", "now", "length", "oldest", "first", "cut", "since"}
     solver.add(clauses["numbers are what they count"], *(getattr(of, name) == 0 for name in zero))
-    solver.add(*(Not(getattr(of, name)) for name in FLAGS))
+    solver.add(of.most <= of.largest, *(Not(getattr(of, name)) for name in FLAGS))
     assert solver.check() == sat
     assert is_proved(solver, And(*clauses.values()))
 
@@ -494,7 +502,7 @@ MISTAKES = {
     "units never end": ("now < batch.until && batch.units > 0", "batch.units > 0"),
     "units end late": ("now < batch.until && batch.units > 0", "now <= batch.until && batch.units > 0"),
     "reserved units end late": ("if now < until)", "if now <= until)"),
-    "units end by when they were expected": ("self.sent + terms.length", "self.due + terms.length"),
+    "units end by when they were expected": ("self.sent + length", "self.due + length"),
 }
 
 
