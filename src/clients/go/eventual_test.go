@@ -170,32 +170,6 @@ func TestEventualSendsLater(t *testing.T) {
 	})
 }
 
-// A reply that comes seconds late ends its synchronization: nothing is sent again.
-func TestLateSynchronizations(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		s := newSimulated()
-		client := s.client(t)
-		defer client.Close()
-		l := eventualOf(t, client, Quota{Limit: 1000, Window: time.Minute})
-		take(l, "k", 1)
-		time.Sleep(200 * time.Millisecond)
-		used := int64(1)
-		for _, trip := range []time.Duration{125 * time.Millisecond, 2500 * time.Millisecond} {
-			s.delay(travels(trip), travels(trip))
-			for range 4 {
-				if d := must(l.Allow(background, "k")); d.Source == FromEventual {
-					used += d.Granted
-				}
-				time.Sleep(300 * time.Millisecond)
-			}
-		}
-		time.Sleep(20 * time.Second)
-		if n := s.counted("k"); n != used {
-			t.Errorf("%d counted of %d", n, used)
-		}
-	})
-}
-
 // A key that the server refuses holds up no other, and its callers get the error.
 func TestEventualIsRefused(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {

@@ -228,24 +228,6 @@ func TestNothingIsLeft(t *testing.T) {
 	}
 }
 
-func TestComesBack(t *testing.T) {
-	gone := serve(t, "127.0.0.1:0", func(net.Conn) {})
-	addr := gone.Addr().String()
-	client := connect(t, Server{Addr: addr})
-	l := must(New(client, Quota{Limit: 10, Window: time.Minute}, OnFailure(FailError)))
-	k := key()
-	eventually(t, "away", func() bool {
-		_, _ = l.Allow(background, k)
-		return client.Servers()[0].State == "unavailable"
-	})
-	gone.Close()
-	serve(t, addr, (&relay{to: address(t, "main")}).carry)
-	eventually(t, "up again", func() bool {
-		_, err := l.Allow(background, k)
-		return err == nil && client.Servers()[0].State == "up"
-	})
-}
-
 func TestContexts(t *testing.T) {
 	l := limiter(t, dial(t), 10)
 	ctx, cancel := context.WithCancel(background)

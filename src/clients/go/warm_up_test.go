@@ -196,20 +196,6 @@ func TestEventualBlocks(t *testing.T) {
 	})
 }
 
-// Without an answer the policy decides with its share of the limit, which rises too.
-func TestWarmUpWithoutAnAnswer(t *testing.T) {
-	client := connect(t, Server{Addr: "127.0.0.1:1"})
-	l := must(New(client, Quota{Limit: 90, Window: time.Minute}, WarmUp(time.Hour), OnFailure(FailLocal)))
-	for want := range int64(4) {
-		if d := must(l.Allow(background, "k")); d.Allowed() != (want < 3) || d.Limit != 3 || d.Source != FromFailure {
-			t.Errorf("%+v", d)
-		}
-	}
-	if d := must(l.PeekN(background, "k", 10)); d.Allowed() || d.RetryAfter != Never {
-		t.Errorf("the share of the limit never grants it: %+v", d)
-	}
-}
-
 // A module without WARMUP takes the word for another option, or for the limit of the next key.
 func TestModuleWithoutWarmUp(t *testing.T) {
 	addr := fake(t, func(_ string, words []any) string {
