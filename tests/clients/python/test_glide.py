@@ -92,6 +92,7 @@ def test_holds_are_renewed(kind, limiters):
 def test_waiting_holds_up_nobody(server, limiters, opened):
     """The client's connection is the program's own: callers wait in this process."""
     limiter = limiters(opened(server.port), None, 1, "1s", "1ms")
+    server.cli("CONFIG", "RESETSTAT")
     limiter.allow("waited")
     with ThreadPoolExecutor(2) as pool:
         waiting = [pool.submit(limiter.acquire, "waited", timeout=5) for _ in range(2)]
