@@ -16,8 +16,8 @@ MODULES = [*golang.FOLDERS, golang.TESTS]
 
 
 def passes(folder, only=None, env=None, **ports):
-    """The tests of a folder, of which at least one is run, none is skipped, and all pass. They are vetted below. Those that
-    run in parallel wait more than they compute."""
+    """The tests of a folder, of which at least one is run, none is skipped, and all pass. They are vetted below. Those
+    that run in parallel wait more than they compute."""
     done = golang.run("test", "-vet=off", "-count=1", "-parallel=16", "-v", *(["-run", only] if only else []), ".",
                       cwd=golang.MODULES / folder, env={"SWLIMIT_PORTS": json.dumps(ports)} | (env or {}))
     failed = [text for text in done.stdout.split("=== RUN") if "--- FAIL" in text]
