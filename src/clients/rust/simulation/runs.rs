@@ -1179,11 +1179,7 @@ fn half_a_million_rough_events() {
     coverage.assert_nested();
 }
 
-#[test]
-fn a_quarter_of_a_million_strange_events() {
-    simulate(STRANGE, 250_000).assert_decided();
-}
-
+/// They are strange, too, and half of the limits do not rise.
 #[test]
 fn a_quarter_of_a_million_events_where_limits_rise() {
     simulate(RISING, 250_000).assert_decided();
