@@ -3,7 +3,7 @@
 use std::fmt;
 
 use swlimit_hold::{Refusal, MAX_ID};
-use swlimit_window::{Overflow, WarmUp, MAX_EXACT};
+use swlimit_window::{Overflow, MAX_EXACT};
 
 use crate::configuration::MOST_SHOWN;
 
@@ -102,10 +102,7 @@ impl fmt::Display for Error {
                 )
             }
             Error::Units(name) => write!(to, "ERR {name} must be an integer between 1 and {MAX_EXACT}"),
-            Error::Cold => {
-                let (fewest, most) = WarmUp::COLD_RANGE.into_inner();
-                write!(to, "ERR COLD must be an integer between {fewest} and {most}")
-            }
+            Error::Cold => to.write_str("ERR COLD must be an integer between 2 and 1000"),
             Error::Instant(name) => write!(to, "ERR {name} must be a Unix time in milliseconds"),
             // A client's bytes must not break the protocol's line.
             Error::Syntax(word) => {

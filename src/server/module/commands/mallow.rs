@@ -65,7 +65,7 @@ impl Command for Mallow {
         parameters: &[
             Parameter::integer(c"numkeys"),
             Parameter::key(c"key").multiple(),
-            Parameter::block(c"limits", request::QUOTA_AND_COST).multiple(),
+            Parameter::block(c"quota", request::QUOTA_AND_COST).multiple(),
             request::STRICT,
             request::AT,
         ],
