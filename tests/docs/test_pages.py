@@ -101,8 +101,8 @@ def test_every_command_is_shown_as_it_is_declared():
 
 
 def on_the_page(name, arguments):
-    """A command's arguments; quotas and clauses that repeat are shown below, once."""
-    clauses = [one for one in arguments if one["type"] in ("oneof", "block") and "multiple" in one]
+    """A command's arguments; quotas and clauses, which repeat and are long, are shown below, once."""
+    clauses = [one for one in arguments if "multiple" in one and len(one.get("arguments", [])) > 2]
     named = [one | {"type": "string"} if one in clauses else one for one in arguments]
     lines = [f"{name} {syntax(named, '…', ' | ')}"]
     lines += [f"{one['name']}: {syntax([one | {'multiple': False}], other=' | ')}" for one in clauses]
