@@ -1,5 +1,5 @@
-"""Draw the pictures of docs/kinds-of-limits/limits-that-move.md, warm-up.svg and adaptive.svg, by the Python client.
-`python -m book.moving`"""
+"""Draw the pictures of docs/kinds-of-limits/limits-that-move.md: warm-up.svg by what a server with the module replies,
+adaptive.svg by the Python client. `python -m book.moving`"""
 
 import sys
 from pathlib import Path
@@ -8,11 +8,11 @@ from . import drawing
 from .drawing import line, text
 
 ROOT = Path(__file__).resolve().parents[2]
-sys.path.insert(0, str(ROOT / "src/clients/python"))
+sys.path[:0] = [str(ROOT / "src/clients/python"), str(ROOT / "tests")]
 
+from support.resp import Connection  # noqa: E402
+from support.server import Server  # noqa: E402
 from swlimit._core.adaptive import Sample, Settings, State, step  # noqa: E402
-from swlimit._core.quota import Quota  # noqa: E402
-from swlimit._core.window import Key  # noqa: E402
 
 FOLDER = ROOT / "docs/kinds-of-limits"
 LEFT, PANEL, GAP, TOP, HIGH, ROW = 20, 224, 24, 58, 110, 160
@@ -26,19 +26,20 @@ STYLE = """
 """
 
 # The warm-up: 100 units a second, for 10 seconds.
-QUOTA, SECONDS = Quota.of(100, "1s", warm_up="10s"), 16
+RESOLUTION, SECONDS = 50, 16
+QUOTA, RISES = (100, "1s", f"{RESOLUTION}ms"), ("WARMUP", "10s")
+T = 2_000_000_000_000
 
 
-def warm_up(demand):
+def warm_up(server, key, demand):
     """Each quarter of a second: what is asked for in a second, the limit, and the units that count."""
-    key, owed, rows = Key(), 0.0, []
-    for now in range(0, 1000 * SECONDS, QUOTA.geometry.resolution):
-        asked = demand(now / 1000)
-        owed = owed % 1 + asked * QUOTA.geometry.resolution / 1000
-        for _ in range(int(owed)):
-            key.allow(QUOTA, now)
-        if now % 250 == 0:
-            _, limit, remaining, *_ = key.peek(QUOTA, now)
+    owed, rows = 0.0, []
+    for passed in range(0, 1000 * SECONDS, RESOLUTION):
+        now, asked = T + passed, demand(passed / 1000)
+        owed = owed % 1 + asked * RESOLUTION / 1000
+        server.calls([("SWLIMIT.ALLOW", key, *QUOTA, *RISES, "AT", now)] * int(owed))
+        if passed % 250 == 0:
+            _, limit, remaining, *_ = server.call("SWLIMIT.PEEK", key, *QUOTA, *RISES, "AT", now)
             rows.append((asked, limit, limit - remaining))
     return rows
 
@@ -107,9 +108,11 @@ def picture(title, heading, panels, foot, rows=1):
 
 def warm_up_picture():
     panels = []
-    for column, (title, demand) in enumerate(WARM_UPS.items()):
+    with Server() as running, Connection(running.port) as server:
+        rows = [warm_up(server, title, demand) for title, demand in WARM_UPS.items()]
+    for column, title in enumerate(WARM_UPS):
         panels.append(Panel(column, title, ("0 s", f"{SECONDS} s"), 140))
-        asked, limits, used = zip(*warm_up(demand))
+        asked, limits, used = zip(*rows[column])
         panels[-1].curve("asked", asked, is_filled=True)
         panels[-1].curve("granted", used, is_filled=True)
         panels[-1].curve("limit", limits)
