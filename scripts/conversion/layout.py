@@ -61,7 +61,7 @@ def decode(value):
     since = 0
     if value.startswith(MAGIC_IN_USE) and len(value) >= _IN_USE.size:
         since = -_IN_USE.unpack_from(value)[1]
-        if not (since > 0 and since.is_integer()):
+        if not (0 < since < 2**53 and since.is_integer()):
             raise ValueError("an instant that is not whole")
         value = MAGIC + value[_IN_USE.size:]
     if len(value) < _HEADER.size or not value.startswith(MAGIC):
@@ -73,6 +73,8 @@ def decode(value):
     if len(value) != _HEADER.size + slots * _SLOT.size:
         raise ValueError("a length that does not fit")
     if not resolution:
+        if since:
+            raise ValueError("in use without a window")
         return Entry(0, 0, [], blocked)
     counts = []
     for subinterval, total in [*_SLOT.iter_unpack(value[_HEADER.size:]), (newest, through)]:

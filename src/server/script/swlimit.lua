@@ -1531,8 +1531,8 @@ if request.holding then
     return rows
   end
 
-  -- Reservations as a member: {'R', key, units, instant, resolution, subintervals}, {'B', key, units, end} or
-  -- {'H', key, units, token, 0, 0, id}.
+  -- Reservations as a member: {'R', or with a warm-up 'W', key, units, instant, resolution, subintervals},
+  -- {'B', key, units, end} or {'H', key, units, token, 0, 0, id}.
   describe = function(token, list)
     local parts = {'v' .. pack('<d', token)}
     for i, one in ipairs(list) do

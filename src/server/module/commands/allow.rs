@@ -1,4 +1,5 @@
-//! `SWLIMIT.ALLOW key limit window resolution [COST n] [PARTIAL] [STRICT] [WARMUP duration [COLD n]] [BLOCK duration] [AT unix-ms]`
+//! `SWLIMIT.ALLOW key limit window resolution [COST n] [PARTIAL] [STRICT] [WARMUP duration [COLD n]] [BLOCK duration]
+//! [AT unix-ms]`
 
 use swlimit_effect::Effect;
 use swlimit_window::{Entry, Verdict};

@@ -1,4 +1,5 @@
-//! `SWLIMIT.RECORD key limit window resolution [COST n] [STRICT] [WARMUP duration [COLD n]] [AGE duration] [BLOCK duration] [AT unix-ms]`
+//! `SWLIMIT.RECORD key limit window resolution [COST n] [STRICT] [AGE duration] [WARMUP duration [COLD n]]
+//! [BLOCK duration] [AT unix-ms]`
 
 use swlimit_effect::{Effect, Expiry};
 use swlimit_window::{Entry, Recording};
@@ -35,8 +36,8 @@ impl Command for Record {
             request::RESOLUTION,
             request::COST,
             request::STRICT,
-            request::WARM_UP,
             request::AGE.optional(),
+            request::WARM_UP,
             request::BLOCK,
             request::AT,
         ],

@@ -125,7 +125,7 @@ fn call_to_grant(context: Context, queue: QueueId, command: &[OwnText], name: &T
     let Some([first, second, third]) = command.get(QUOTA..).and_then(<[OwnText]>::first_chunk) else {
         return CallReply::Other;
     };
-    let [cost_word, strict, warm_up_word, cold_word] = [&b"COST"[..], b"STRICT", b"WARMUP", b"COLD"].map(OwnText::new);
+    let [cost_word, strict] = [&b"COST"[..], b"STRICT"].map(OwnText::new);
     let cost = OwnText::new(wish.cost().to_string().as_bytes());
     let mut words: Vec<&Text> = vec![name, first, second, third, &cost_word, &cost];
     match wish {
@@ -134,12 +134,10 @@ fn call_to_grant(context: Context, queue: QueueId, command: &[OwnText], name: &T
                 words.push(&strict);
             }
             let warm_up = request.warm_up.map(|warm_up| {
-                [format!("{}ms", warm_up.duration()), warm_up.cold().to_string()]
-                    .map(|word| OwnText::new(word.as_bytes()))
+                let (duration, cold) = (format!("{}ms", warm_up.duration()), warm_up.cold().to_string());
+                ["WARMUP", &duration, "COLD", &cold].map(|word| OwnText::new(word.as_bytes()))
             });
-            if let Some([duration, cold]) = &warm_up {
-                words.extend([&warm_up_word, duration, &cold_word, cold].map(|word| &**word));
-            }
+            words.extend(warm_up.iter().flatten().map(|word| &**word));
             context.call_deny_oom(c"SWLIMIT.ALLOW", &words)
         }
         Wish::Hold { .. } => {
