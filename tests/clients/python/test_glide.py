@@ -1,7 +1,9 @@
 """Clients of valkey-glide, for threads and for asyncio: what they show less than others."""
 
+import socket
 import time
 from concurrent.futures import ThreadPoolExecutor
+from types import SimpleNamespace
 
 import glide
 import glide_sync
@@ -11,6 +13,7 @@ import swlimit
 from support.cluster import Cluster
 from support.relay import Relay
 from support.waiting import eventually
+from swlimit._transport.glide import _serve
 
 
 @pytest.fixture
@@ -160,6 +163,18 @@ def test_a_reply_that_the_client_drops_is_no_answer(server, opened, limiters):
         assert raised.value.reason == "no_answer"
 
 
+def test_a_command_that_is_cut_is_not_asked():
+    """An interrupt may end a connection in the middle of one."""
+    asked = []
+    command = b"*3\r\n$3\r\nSET\r\n$12\r\nabcdefghijkl\r\n$1\r\n1\r\n"
+    for sent in range(len(command) + 1):
+        near, far = socket.socketpair()
+        near.sendall(command[:sent])
+        near.close()
+        _serve(SimpleNamespace(custom_command=asked.append), far)
+    assert asked == [[b"SET", b"abcdefghijkl", b"1"]]
+
+
 def test_a_client_that_is_closed_leaves_the_policy(kind, server, opened, limiters):
     client = opened(server.port)
     limiter = limiters(client, mode="direct", on_failure="deny")
@@ -169,11 +184,11 @@ def test_a_client_that_is_closed_leaves_the_policy(kind, server, opened, limiter
 
 
 def test_what_it_cannot_do_is_said_when_the_limiter_is_made(kind, library, server, opened):
-    client = opened(server.port, request_timeout=250)
-    kind.limiter(client, 3, "1m", timeout=0.25).close()
-    sentence = "^timeout must be at most 250 ms, after which the client drops replies, not"
+    client = opened(server.port, request_timeout=1000)
+    kind.limiter(client, 3, "1m", timeout=0.999).close()
+    sentence = "^timeout must be less than 1000 ms, after which the client drops replies, not"
     with pytest.raises(ValueError, match=sentence):
-        kind.limiter(client, 3, "1m", timeout=0.251)
+        kind.limiter(client, 3, "1m", timeout=1.0)
     with pytest.raises(ValueError, match=sentence):
         kind.hold_limiter(client, 3)
     with pytest.raises(TypeError, match="not a glide"):

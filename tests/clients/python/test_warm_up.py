@@ -1,9 +1,11 @@
 """Limits that rise after idleness, wherever they are decided: the vectors say how, the scenarios what is sent."""
 
 import pytest
+from redis import ResponseError
 
 import swlimit
 from support.comparing import NOW
+from swlimit._protocol.replies import is_unknown_warm_up
 
 
 @pytest.mark.parametrize("options, error", [
@@ -61,6 +63,17 @@ def test_every_method(kind, limiters):
     assert [decided(one) for one in admission.each] == [(60, 60, 0), (1, 50, 49)]
     kind.call(admission.settle, 35, 1)
     assert decided(limiter.peek("{u}3")) == (1, 40, 5)
+
+
+@pytest.mark.parametrize("text, is_old", [
+    ("syntax error near 'WARMUP'", True),
+    ("limit must be an integer between 0 and 9007199254740991", True),
+    ("syntax error near 'SOON'", False),
+])
+def test_what_an_older_module_says(text, is_old):
+    words = ["SWLIMIT.MALLOW", "k", 3, "60000ms", "5000ms", 1, "WARMUP", "600000ms"]
+    assert is_unknown_warm_up(ResponseError(text), words) == is_old
+    assert not is_unknown_warm_up(ResponseError(text), words[:-2])
 
 
 def test_several_rates(kind, limiters):

@@ -61,7 +61,7 @@ class RateLimiterBase(BaseLimiter, Generic[C]):
         module: "always" uses the module's commands, "never" the script, which works where no module can be loaded, and
             "auto" the script when the server does not know the module.
         warm_up: how long a key's limit takes to rise after idleness, at least ten windows. It begins at `limit / cold`;
-            cold is an integer of 2 to 1000, and by default 3.
+            cold is an integer between 2 and 1000, and by default 3.
         """
         if window is None and isinstance(limit, str) or isinstance(client, str) and isinstance(limit, str):
             kind = type(self).__name__

@@ -110,7 +110,7 @@ def is_unknown_command(error: object) -> bool:
 def is_unknown_warm_up(error: object, words: Sequence[Any]) -> bool:
     """Whether an older module refuses the option WARMUP of these words. Its MALLOW takes that for the next limit."""
     return "WARMUP" in words and isinstance(error, redis_errors.ResponseError) and str(error).startswith(
-        ("syntax error", "limit must be an integer"))
+        ("syntax error near 'WARMUP'", "limit must be an integer"))
 
 
 def is_wrong_type(error: object) -> bool:

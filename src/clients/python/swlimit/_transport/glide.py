@@ -9,7 +9,7 @@ import threading
 from collections import deque
 from collections.abc import Callable, Sequence
 from contextlib import suppress
-from typing import Any
+from typing import Any, BinaryIO
 
 import redis
 from redis._parsers.base import BaseParser
@@ -53,8 +53,8 @@ def check(client: Any, timeout: float) -> None:
     if not is_cluster(client) and config.read_from.name != "PRIMARY":
         raise TypeError("the client reads from replicas, which decide nothing: make it with ReadFrom.PRIMARY")
     at_most = config.request_timeout or REQUEST_TIMEOUT
-    if timeout * 1000 > at_most:
-        raise ValueError(f"timeout must be at most {at_most} ms, after which the client drops replies, not "
+    if timeout >= at_most / 1000:
+        raise ValueError(f"timeout must be less than {at_most} ms, after which the client drops replies, not "
                          f"{timeout * 1000:.0f}: give the client a longer request_timeout")
 
 
@@ -128,12 +128,9 @@ class ThreadsConnection(redis.Connection):
 
 def _serve(client: Any, far: socket.socket) -> None:
     """Ask what comes, until the other end closes, or a reply is lost."""
-    with far, far.makefile("rb") as reader, suppress(OSError, redis.RedisError):
-        while line := reader.readline():
-            words = []
-            for _ in range(int(line[1:])):
-                words.append(reader.read(int(reader.readline()[1:])))
-                reader.read(2)
+    with far, far.makefile("rb") as reader, suppress(EOFError, OSError, redis.RedisError):
+        while True:
+            words = [_data(reader, _number(reader)) for _ in range(_number(reader))]
             try:
                 reply = _encoded(_ask(client, words))
             except Exception as error:
@@ -142,6 +139,20 @@ def _serve(client: Any, far: socket.socket) -> None:
                     raise known from error
                 reply = f"-{_signalled(error)}\r\n".encode()
             far.sendall(reply)
+
+
+def _number(reader: BinaryIO) -> int:
+    line = reader.readline()
+    if not line.endswith(b"\n"):
+        raise EOFError
+    return int(line[1:])
+
+
+def _data(reader: BinaryIO, length: int) -> bytes:
+    data = reader.read(length + 2)
+    if len(data) < length + 2:
+        raise EOFError
+    return data[:-2]
 
 
 def _encoded(reply: Any) -> bytes:
