@@ -20,7 +20,10 @@ export const LOOK_DENIALS = 4;
 /** Expired denials are removed every so many ms. */
 const SWEEP_MS = 1000;
 
-interface KnownDenial extends Pick<Demand, keyof Quota | "warmUp"> {
+/** What of a demand a known denial is for. */
+type Asked = Pick<Demand, keyof Quota | "warmUp">;
+
+interface KnownDenial extends Asked {
   /** Requests for so many units, or more, are denied. */
   readonly least: number;
   /** Whether the request would have begun a block. */
@@ -187,8 +190,6 @@ function waitLeft(ms: number, passed: number): number {
 function covers(a: KnownDenial, b: KnownDenial): boolean {
   return asksTheSame(a, b) && a.least <= b.least && a.blocks >= b.blocks && a.until >= b.until;
 }
-
-type Asked = Pick<Demand, keyof Quota | "warmUp">;
 
 function asksTheSame(a: Asked, b: Asked): boolean {
   const isSameQuota =

@@ -191,16 +191,16 @@ function demanded(demand: Demand, words = quota(demand), age = 0): string[] {
   if (demand.partial) words.push("PARTIAL");
   if (demand.strict) words.push("STRICT");
   if (age > 0) words.push("AGE", `${age}ms`);
-  words.push(...warmUpOf(demand));
+  words.push(...warmUpWords(demand));
   return words;
 }
 
 /** The quota and the cost of one of several limits. */
 function member(demand: Demand): string[] {
-  return [...quota(demand), String(demand.cost), ...warmUpOf(demand)];
+  return [...quota(demand), String(demand.cost), ...warmUpWords(demand)];
 }
 
-function warmUpOf({ warmUp }: Demand): string[] {
+function warmUpWords({ warmUp }: Demand): string[] {
   if (!warmUp) return [];
   const { duration, cold } = warmUp;
   return ["WARMUP", `${duration}ms`, ...(cold === COLD ? [] : ["COLD", String(cold)])];

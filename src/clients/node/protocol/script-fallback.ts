@@ -225,7 +225,7 @@ export class Dialect {
   /** The module's reply once it has the keys that the script has written, where they were what it refused. */
   private async handOver(command: Command, error: unknown, tries = SCRIPT_TRIES): Promise<unknown> {
     if (warmsUp(command) && says(error, NO_WARM_UP)) {
-      throw new NeedsModuleError(`${fullName(command)} with WARMUP`, error as Error, true);
+      throw new NeedsModuleError("WARMUP", error as Error, true);
     }
     if (!says(error, WRONG_TYPE) || tries === 0) throw error;
     let isMoved = false;
