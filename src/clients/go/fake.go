@@ -11,16 +11,15 @@ type fakeWindows struct{ fakes.Answers }
 
 func (f *fakeWindows) decide(method, key string, d demand, block int64, how func(e *entry, at int64) (reply, error)) (reply, error) {
 	denied := f.Called(method, key, d.cost)
+	if block > 0 && (denied > 0 || d.least() > d.limit) {
+		denied = max(denied, f.Block(key, duration(block), true))
+	}
 	if denied == Never {
 		return reply{0, d.limit, 0, -1, 0}, nil
 	}
 	at := clock()
 	at -= at % d.resolution // so that a request always has the same answer
-	r, err := how(&entry{blockedUntil: at + upTo(denied)}, at)
-	if err == nil && r.granted == 0 && block > 0 {
-		f.Block(key, duration(block), true)
-	}
-	return r, err
+	return how(&entry{blockedUntil: at + upTo(denied)}, at)
 }
 
 func (f *fakeWindows) allow(method, key string, d demand, block int64) (reply, error) {

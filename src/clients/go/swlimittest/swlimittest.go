@@ -45,27 +45,27 @@ func New(q swlimit.Quota, options ...swlimit.Option) *Fake {
 	return f
 }
 
-// Deny denies requests for these keys from now on, without any all requests. With [swlimit.Never] they can never be
+// Deny denies requests for these keys from now on, for 1 ms at least. Without any it denies all requests, and forgets
+// what was said before: by Deny, DenyNext and Grant, and the program's blocks. With [swlimit.Never] they can never be
 // granted.
 func (f *Fake) Deny(retryAfter time.Duration, keys ...string) {
+	a := &f.answers
+	a.mu.Lock()
+	defer a.mu.Unlock()
 	if len(keys) == 0 {
-		f.Grant()
-	}
-	f.answers.mu.Lock()
-	defer f.answers.mu.Unlock()
-	if len(keys) == 0 {
-		f.answers.others = retryAfter
+		a.forget()
+		a.others = denial(retryAfter)
 	}
 	for _, key := range keys {
-		f.answers.denied[key] = retryAfter
+		a.denied[key] = denial(retryAfter)
 	}
 }
 
-// DenyNext denies the next n requests, whatever their keys.
+// DenyNext denies the next n requests, whatever their keys, as Deny does.
 func (f *Fake) DenyNext(n int, retryAfter time.Duration) {
 	f.answers.mu.Lock()
 	defer f.answers.mu.Unlock()
-	f.answers.next, f.answers.nextFor = n, retryAfter
+	f.answers.next, f.answers.nextFor = n, denial(retryAfter)
 }
 
 // Grant grants requests for these keys again, without any all requests; also where the program has blocked them.
@@ -74,7 +74,7 @@ func (f *Fake) Grant(keys ...string) {
 	a.mu.Lock()
 	defer a.mu.Unlock()
 	if len(keys) == 0 {
-		a.denied, a.blocked, a.others, a.next = map[string]time.Duration{}, map[string]time.Time{}, 0, 0
+		a.forget()
 	}
 	for _, key := range keys {
 		a.denied[key] = 0
@@ -98,6 +98,18 @@ type answers struct {
 	next    int
 	nextFor time.Duration
 	blocked map[string]time.Time // until when
+}
+
+func (a *answers) forget() {
+	a.denied, a.blocked, a.others, a.next = map[string]time.Duration{}, map[string]time.Time{}, 0, 0
+}
+
+// denial is a time that denies: whole milliseconds hold it.
+func denial(retryAfter time.Duration) time.Duration {
+	if retryAfter > swlimit.Never-time.Millisecond {
+		return swlimit.Never
+	}
+	return max(retryAfter, time.Millisecond)
 }
 
 var decides = []string{"allow", "peek", "record", "wait"}

@@ -61,6 +61,52 @@ func TestDeniesOnDemand(t *testing.T) {
 	}
 }
 
+func TestDeniesWhateverTheTime(t *testing.T) {
+	ctx, fake := t.Context(), New(ten)
+	for retryAfter, want := range map[time.Duration]time.Duration{
+		0: time.Millisecond, -time.Second: time.Millisecond, swlimit.Unknown: time.Millisecond,
+		1: time.Millisecond, swlimit.Never - 1: swlimit.Never, swlimit.Never - time.Millisecond + 1: swlimit.Never,
+	} {
+		fake.Deny(retryAfter)
+		fake.Deny(retryAfter, "k")
+		for _, key := range []string{"k", "l"} {
+			if d := must(fake.Allow(ctx, key)); d.Allowed() || d.RetryAfter != want {
+				t.Errorf("%v: %+v", retryAfter, d)
+			}
+		}
+		fake.Grant()
+		fake.DenyNext(1, retryAfter)
+		if d := must(fake.Allow(ctx, "k")); d.Allowed() || d.RetryAfter != want {
+			t.Errorf("%v: %+v", retryAfter, d)
+		}
+	}
+}
+
+// Denying all requests grants none in between.
+func TestDeniesAtOnce(t *testing.T) {
+	ctx, fake := t.Context(), New(ten)
+	fake.Deny(time.Second)
+	over := make(chan struct{})
+	go func() {
+		defer close(over)
+		for range 20_000 {
+			fake.Deny(time.Second)
+		}
+	}()
+	for {
+		select {
+		case <-over:
+			return
+		default:
+			if d := must(fake.Allow(ctx, "k")); d.Allowed() {
+				t.Errorf("%+v", d)
+				<-over
+				return
+			}
+		}
+	}
+}
+
 func TestRecordsCalls(t *testing.T) {
 	ctx, fake := t.Context(), New(swlimit.Quota{}, swlimit.Prefix("p:"))
 	must(fake.AllowN(ctx, "k", 3))
@@ -102,6 +148,22 @@ func TestBlocks(t *testing.T) {
 		if d := must(fake.Allow(ctx, "k")); d.RetryAfter != time.Hour {
 			t.Errorf("a denial blocks: %+v", d)
 		}
+		for retryAfter, want := range map[time.Duration]time.Duration{
+			time.Second: time.Hour, 2 * time.Hour: 2 * time.Hour, swlimit.Never: swlimit.Never,
+		} {
+			fake.Grant()
+			fake.DenyNext(1, retryAfter)
+			if d := must(fake.Allow(ctx, "k")); d.RetryAfter != want {
+				t.Errorf("the denial that begins a block: %+v", d)
+			}
+			if d := must(fake.Allow(ctx, "k")); d.RetryAfter != time.Hour {
+				t.Errorf("%v blocks: %+v", retryAfter, d)
+			}
+		}
+		fake.Grant()
+		if d := must(fake.AllowN(ctx, "k", 11)); !d.Never() || d.ResetAfter != time.Hour {
+			t.Errorf("a cost above the limit blocks: %+v", d)
+		}
 		fake.Grant("k")
 		if d := must(fake.Allow(ctx, "k")); !d.Allowed() || must(fake.Unblock(ctx, "k")) {
 			t.Errorf("%+v", d)
@@ -123,6 +185,27 @@ func TestSeveral(t *testing.T) {
 	}
 	if a := must(swlimit.Admit(ctx, []swlimit.Part{first.Request("k", 10), second.Request("k", 1)})); a.Allowed {
 		t.Errorf("%+v", a)
+	}
+	for _, call := range first.Calls() {
+		if call.Method != "allow" {
+			t.Errorf("nobody called %+v", call)
+		}
+	}
+}
+
+// What Settle puts right is no call, and no request that is denied.
+func TestSettles(t *testing.T) {
+	ctx, fake := t.Context(), New(ten)
+	for used, changed := range map[int64]int64{1: -1, 2: 0, 5: 3} {
+		a := must(swlimit.Admit(ctx, []swlimit.Part{fake.Request("k", 2)}))
+		calls := len(fake.Calls())
+		fake.DenyNext(1, time.Second)
+		if changes := must(a.Settle(ctx, used)); !slices.Equal(changes, []int64{changed}) || len(fake.Calls()) != calls {
+			t.Errorf("%v, %v", changes, fake.Calls())
+		}
+		if d := must(fake.Allow(ctx, "k")); d.Allowed() {
+			t.Errorf("%+v", d)
+		}
 	}
 }
 
