@@ -81,7 +81,7 @@ func (w *windows) makeRoom(s *shard[entry]) {
 			s.entries.renew(oldest)
 			continue
 		}
-		if at < max(oldest.value.counts.end(), oldest.value.blockedUntil) {
+		if at < max(oldest.value.end(), oldest.value.blockedUntil) {
 			w.evicted.Add(1)
 		}
 		s.entries.remove(oldest.key)

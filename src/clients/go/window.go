@@ -302,9 +302,18 @@ func (e *entry) own(d *demand, now, at int64) {
 	e.counts = seen
 }
 
+// end is the first instant at which no count matters any more, nor since when the key is in use: it stays in use until
+// nothing has counted for a window.
+func (e *entry) end() int64 {
+	if e.since > 0 {
+		return e.counts.end() + e.counts.window
+	}
+	return e.counts.end()
+}
+
 // isOutOfUse tells whether nothing counts, and of a key whose limit rises nothing has for a window.
 func (e *entry) isOutOfUse(seen *counts, now int64) bool {
-	return len(seen.list) == 0 && (e.since == 0 || now >= e.counts.end()+e.counts.window)
+	return len(seen.list) == 0 && (e.since == 0 || now >= e.end())
 }
 
 // inForce is the limit that holds for a request. After idleness the first one is granted whatever it costs.
