@@ -119,7 +119,7 @@ type Permit struct {
 
 // Permit lets a request begin. Without a free permit the error is ErrDenied, at once: nobody knows when one comes back.
 func (a *Adaptive) Permit() (*Permit, error) {
-	if a == nil {
+	if a == nil || a.adaptation == (adaptation{}) {
 		return nil, errNotMade
 	}
 	a.mu.Lock()

@@ -166,3 +166,14 @@ func TestAdaptive(t *testing.T) {
 		t.Error(a.Limit())
 	}
 }
+
+func TestAdaptiveThatWasNotMade(t *testing.T) {
+	for _, a := range []*Adaptive{nil, new(Adaptive)} {
+		if err := second(a.Permit()); err != errNotMade {
+			t.Error(err)
+		}
+		if err := a.Run(func() error { return nil }); err != errNotMade {
+			t.Error(err)
+		}
+	}
+}

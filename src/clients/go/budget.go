@@ -36,7 +36,7 @@ func NewBudget(client *Client, limit int64, period Period, location *time.Locati
 	if err != nil {
 		return nil, err
 	}
-	if asker.block != 0 || asker.warmUp.period != 0 || asker.coldGiven {
+	if asker.block != 0 || asker.warmUp.duration != 0 || asker.coldGiven {
 		return nil, wrong("budgets do not block, nor warm up")
 	}
 	if asker.mode == Eventual {

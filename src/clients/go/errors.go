@@ -177,7 +177,7 @@ var unknownCommand = regexp.MustCompile("^ERR (unknown command|[Cc]ommand is not
 
 // lacksWarmUp matches what a module without WARMUP says of it: it takes the word for another option, or for the limit of
 // the next key.
-var lacksWarmUp = regexp.MustCompile("^ERR (syntax error|limit must be) ")
+var lacksWarmUp = regexp.MustCompile("^ERR (syntax error near 'WARMUP'|limit must be )")
 
 // understood is an error reply as the caller gets it.
 func understood(e serverError) error {

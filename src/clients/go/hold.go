@@ -40,7 +40,7 @@ func NewHolds(client *Client, limit int64, ttl time.Duration, options ...Option)
 	if err != nil {
 		return nil, err
 	}
-	if asker.block != 0 || asker.warmUp.period != 0 || asker.coldGiven {
+	if asker.block != 0 || asker.warmUp.duration != 0 || asker.coldGiven {
 		return nil, wrong("holds do not block, nor warm up")
 	}
 	if asker.mode == Eventual {

@@ -154,7 +154,7 @@ func BlockFor(d time.Duration) Option {
 // with the module needs 0.2.0 of it.
 func WarmUp(d time.Duration) Option {
 	return option(func(s *settings) (err error) {
-		s.warmUp.period, err = milliseconds(d, "warm up", 1)
+		s.warmUp.duration, err = milliseconds(d, "warm_up", 1)
 		return err
 	})
 }

@@ -129,7 +129,7 @@ func windowReply(keys map[string]*entry, words []string) any {
 			demands[i] = demand{quota{integerIn(rest[0]), integerIn(rest[1]), integerIn(rest[2]), isStrict, warmUp{cold: usualCold}},
 				integerIn(rest[3]), false}
 			if rest = rest[4:]; len(rest) > 1 && rest[0] == "WARMUP" {
-				demands[i].warmUp.period, rest = integerIn(rest[1]), rest[2:]
+				demands[i].warmUp.duration, rest = integerIn(rest[1]), rest[2:]
 			}
 			if len(rest) > 1 && rest[0] == "COLD" {
 				demands[i].warmUp.cold, rest = integerIn(rest[1]), rest[2:]

@@ -229,10 +229,25 @@ func TestModuleWithoutWarmUp(t *testing.T) {
 	}
 }
 
+// What another word makes a module refuse says nothing of its age.
+func TestModuleThatRefusesAnotherWord(t *testing.T) {
+	addr := fake(t, func(_ string, words []any) string {
+		if name, _ := words[0].(string); !strings.HasPrefix(name, "SWLIMIT.") {
+			return noReply
+		}
+		return "-ERR syntax error near 'STRICT'\r\n"
+	})
+	l := limiter(t, connect(t, Server{Addr: addr}), 90, WarmUp(time.Hour))
+	if err := second(l.Allow(background, "k")); err != RefusedError("ERR syntax error near 'STRICT'") {
+		t.Error(err)
+	}
+}
+
 func TestWrongWarmUps(t *testing.T) {
 	for want, options := range map[string][]Option{
 		"cold needs warm_up": {Cold(3)}, "warm_up must be at least ten times the window": {WarmUp(9 * time.Minute)},
-		"cold must be an integer between 2 and 1000": {WarmUp(time.Hour), Cold(1)},
+		"warm_up must be whole milliseconds from 1 ms to 3650 days, not 1h0m0.000000001s": {WarmUp(time.Hour + 1)},
+		"cold must be an integer between 2 and 1000":                                      {WarmUp(time.Hour), Cold(1)},
 	} {
 		err := second(New(nil, Quota{Limit: 90, Window: time.Minute}, options...))
 		if err == nil || err.Error() != ErrArgument.Error()+": "+want {
