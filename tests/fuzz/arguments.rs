@@ -46,7 +46,6 @@ fuzz_target!(|bytes: &[u8]| {
         if let Ok(options) = all().skip(skipped).options(&KEYWORDS) {
             assert!(options.cost > 0 && !(options.nx && options.gt));
             assert!(options.at.is_none() || options.wait.is_none());
-            assert_eq!(options.warm_up.is_some(), options.warm_up().is_some());
         }
     }
     if let Ok(numkeys) = all().numkeys() {
