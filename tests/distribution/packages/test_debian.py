@@ -24,15 +24,19 @@ SERVICE = """
 set -e
 printf '%s\\n' "$LINE" >> $CONFIGURATION
 sed -i 's/^port .*/port '$PORT'/' $CONFIGURATION
+answers() {
+    for attempt in $(seq 100); do
+        [ "$($CLI -p $PORT PING)" != PONG ] || break
+        sleep 0.1
+    done
+}
 service $SERVER start
-for attempt in $(seq 100); do
-    [ "$($CLI -p $PORT PING)" != PONG ] || break
-    sleep 0.1
-done
+answers
 $CLI -p $PORT SWLIMIT.ALLOW k 10 60 5
 $CLI -p $PORT INFO swlimit
 $CLI -p $PORT SAVE
 service $SERVER restart
+answers
 $CLI -p $PORT SWLIMIT.INFO k
 service $SERVER stop
 """
