@@ -52,6 +52,12 @@ impl Demand {
             && (self.block.is_none() || self.block == other.block)
     }
 
+    /// The limit in force of a key that is not in use.
+    pub fn cold_limit(&self) -> u64 {
+        let limit = self.exact.quota.limit;
+        self.exact.warm_up.map_or(limit, |warm_up| (limit / warm_up.cold()).max(1).min(limit))
+    }
+
     /// Whether no window would ever grant it, so that nobody has to be asked. Where it is to begin a block, it has to
     /// be.
     #[inline]

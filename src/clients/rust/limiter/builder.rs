@@ -145,8 +145,7 @@ impl LimiterBuilder {
                 DecidingMode::Leased(upstream, leases)
             }
             (Some(upstream), Some(Mode::Eventual)) => {
-                let share = local_share.units(quota.limit());
-                let eventual = Eventual::new(Arc::clone(upstream), &quota, sync_interval, share, max_keys);
+                let eventual = Eventual::new(Arc::clone(upstream), &quota, sync_interval, local_share, max_keys);
                 client.close_later(eventual.closing());
                 DecidingMode::Eventual(Arc::clone(upstream), eventual)
             }

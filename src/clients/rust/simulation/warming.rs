@@ -136,6 +136,31 @@ fn the_first_request_is_granted_whatever_it_costs() {
     }
 }
 
+/// What a dear request was told is no limit for those that cost less.
+#[test]
+fn a_dear_request_warms_no_other() {
+    paused(async {
+        let limiter = process(&network(), Mode::Eventual);
+        assert!(!limiter.allow(Request::new("k").cost(40)).await.unwrap().granted());
+        sleep(RESOLUTION / 2).await;
+        assert_eq!(limiter.peek("k").await.unwrap().limit(), 20);
+        assert_eq!(burst(&limiter, 100).await, 20);
+    });
+}
+
+/// Of a key of which the server said nothing yet, or not just now, a share of the limit in force is lent.
+#[test]
+fn a_share_is_one_of_the_limit_in_force() {
+    paused(async {
+        let limiter = process(&network(), Mode::Eventual);
+        let first = limiter.allow(Request::new("k").cost(60).partial()).await.unwrap();
+        assert_eq!((first.units(), first.limit()), (2, 20));
+        sleep(2 * WINDOW).await;
+        let stale = limiter.allow(Request::new("k").cost(60).partial()).await.unwrap();
+        assert_eq!((stale.units(), stale.limit()), (2, 20));
+    });
+}
+
 #[test]
 fn denials_say_when_the_limit_has_risen_enough() {
     paused(async {

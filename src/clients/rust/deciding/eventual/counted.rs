@@ -8,6 +8,7 @@ use tokio::time::{Duration, Instant};
 use crate::clock::ms_up;
 use crate::demand::Demand;
 use crate::error::Error;
+use crate::mode::Share;
 
 /// The most batches of a key. Above, neighbours are merged.
 const MOST_BATCHES: usize = 16;
@@ -75,8 +76,8 @@ struct Global {
 /// What this process knows without the server.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Known {
-    /// Units that a key may use of which the server was not heard just now.
-    pub share: u64,
+    /// The part of the limit that a key may use of which the server was not heard just now.
+    pub share: Share,
     /// The last synchronization that began. What was heard in one before it is not recent: other clients may have used
     /// up what remained.
     pub round: u64,
@@ -95,7 +96,7 @@ impl Counted {
     #[inline]
     pub fn peek(&self, demand: &Demand, known: Known, now: Instant) -> Exact {
         let cost = demand.exact.cost;
-        let available = self.available(known);
+        let (limit, available) = self.limits(demand, known, now);
         let granted = match available {
             _ if cost <= available => cost,
             _ if demand.exact.partial => available,
@@ -108,7 +109,7 @@ impl Counted {
         let wait = |at: Instant| ms_up(at.saturating_duration_since(now));
         Exact {
             granted,
-            limit: self.global.as_ref().map_or(demand.exact.quota.limit, |global| global.limit),
+            limit,
             remaining: available,
             retry_after: match granted {
                 0 if demand.never_fits() => None,
@@ -120,13 +121,23 @@ impl Counted {
         }
     }
 
-    fn available(&self, known: Known) -> u64 {
-        let all = match &self.global {
-            Some(global) if global.is_recent && self.round == known.round => global.remaining,
-            Some(global) => global.remaining.min(known.share),
-            None => known.share,
+    /// The limit in force, as the server said it last, and what is left of it.
+    fn limits(&self, demand: &Demand, known: Known, now: Instant) -> (u64, u64) {
+        let exact = &demand.exact;
+        let may_be_first = exact.warm_up.is_some() && !exact.partial && exact.cost <= exact.quota.limit;
+        let (limit, all) = match &self.global {
+            None => (demand.cold_limit(), known.share.units(demand.cold_limit())),
+            // Others may have used up what remained.
+            Some(global) if !global.is_recent || self.round != known.round => {
+                (global.limit, global.remaining.min(known.share.units(global.limit)))
+            }
+            // After idleness the first request is granted whatever it costs.
+            Some(global) if may_be_first && global.reset_at <= now && self.unsent() == 0 => {
+                (global.limit.max(exact.cost), global.remaining.max(exact.cost))
+            }
+            Some(global) => (global.limit, global.remaining),
         };
-        all.saturating_sub(self.local + self.cached_units)
+        (limit, all.saturating_sub(self.unsent()))
     }
 
     /// Counts units whatever is available, as used at an instant. Batches are `apart` from each other.

@@ -22,6 +22,7 @@ use crate::decision::{Decision, Source};
 use crate::demand::Demand;
 use crate::error::Error;
 use crate::keyed::{Bounded, Keep};
+use crate::mode::Share;
 use crate::protocol::Command;
 use crate::quota::Quota;
 use crate::statistics::Count;
@@ -50,7 +51,7 @@ struct Core {
     interval: Duration,
     window: Duration,
     resolution: Duration,
-    share: u64,
+    share: Share,
     /// Keys that were asked for since the last synchronization began.
     queue: Mutex<Vec<Queued>>,
     failures: AtomicU32,
@@ -92,8 +93,8 @@ pub(crate) enum Decided {
 }
 
 impl Eventual {
-    /// Synchronized every `interval`, with so many units for a key of which nothing is known; of at most so many keys.
-    pub fn new(upstream: Arc<Upstream>, quota: &Quota, interval: Duration, share: u64, max_keys: usize) -> Self {
+    /// Synchronized every `interval`, with such a share for a key of which nothing is known; of at most so many keys.
+    pub fn new(upstream: Arc<Upstream>, quota: &Quota, interval: Duration, share: Share, max_keys: usize) -> Self {
         Self(Arc::new(Core {
             upstream,
             keys: Bounded::new(max_keys),
@@ -505,9 +506,7 @@ impl Queued {
             Demand { exact, ..self.demand }
         };
         if units.is_empty() {
-            // Of a key that was idle, a rising limit lets through what is asked for, whatever that costs.
-            let cost = self.demand.exact.warm_up.map_or(1, |_| self.demand.exact.cost);
-            return vec![Command::peek(&self.key, &of(cost))];
+            return vec![Command::peek(&self.key, &of(1))];
         }
         let record = |batch: &UsedUnits| {
             let age = ms(now.saturating_duration_since(batch.at));
