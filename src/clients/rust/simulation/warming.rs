@@ -136,7 +136,7 @@ fn the_first_request_is_granted_whatever_it_costs() {
     }
 }
 
-/// What a dear request was told is no limit for those that cost less.
+/// The limit in a reply to a dear request is not that of requests that cost less.
 #[test]
 fn a_dear_request_warms_no_other() {
     paused(async {
