@@ -89,7 +89,7 @@ def test_a_difference_is_found(start, clock, monkeypatch):
 
     def another_limit(key, chance):
         words, call = decide(key, chance)
-        return ([*words[:2], words[2] + 1, *words[3:]] if next(number) == 300 else words), call
+        return ([*words[:2], words[2] + 10**6, *words[3:]] if next(number) == 300 else words), call
 
     monkeypatch.setattr(commands, "decide", another_limit)
     with pytest.raises(Difference):
