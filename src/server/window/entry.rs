@@ -165,10 +165,15 @@ impl Entry {
         match self {
             Entry::Plain(_) => None,
             Entry::Marked(marked) => {
-                let since = marked.since?;
-                marked.end_of_use().filter(|end| now < *end).map(|_| since.get())
+                marked.end_of_use().filter(|end| now < *end).and(marked.since).map(NonZeroU64::get)
             }
         }
+    }
+
+    /// Whether a key comes into use with units that are counted at `now`.
+    pub(crate) fn comes_into_use(entry: Option<&Self>, geometry: Geometry, now: u64) -> bool {
+        let counts_nothing = View::new(entry.and_then(Self::window), geometry, now).reset_after() == 0;
+        counts_nothing && entry.and_then(|entry| entry.in_use_since(now)).is_none()
     }
 
     /// Whether counting with a geometry at `now` replaces the window, because it has another geometry or has ended.
@@ -338,8 +343,7 @@ impl Entry {
     /// Remember `since`, or that it is not known since when the key is in use, if it comes into use.
     #[inline(never)]
     fn mark_use(&mut self, geometry: Geometry, now: u64, since: Option<NonZeroU64>) {
-        let counts_nothing = || View::new(self.window(), geometry, now).reset_after() == 0;
-        if since.is_some() || self.in_use_since(now).is_none() && counts_nothing() {
+        if since.is_some() || Self::comes_into_use(Some(self), geometry, now) {
             self.change_marks(|marked| marked.since = since);
         }
     }

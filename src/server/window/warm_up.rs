@@ -102,9 +102,7 @@ impl WarmUp {
     #[cold]
     #[inline(never)]
     pub(crate) fn since(entry: Option<&Entry>, now: u64, geometry: Geometry, instant: u64) -> Option<NonZeroU64> {
-        let counts_nothing = View::new(entry.and_then(Entry::window), geometry, now).reset_after() == 0;
-        let is_in_use = entry.is_some_and(|entry| entry.in_use_since(now).is_some());
-        NonZeroU64::new(instant.max(1)).filter(|_| counts_nothing && !is_in_use)
+        NonZeroU64::new(instant.max(1)).filter(|_| Entry::comes_into_use(entry, geometry, now))
     }
 
     /// What is in force of a limit `L` when the key has been in use for `t` ms: `⌊L·(p + (n − 1)·t) / (n·p)⌋` with the
